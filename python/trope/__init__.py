@@ -302,7 +302,7 @@ document(
 document(rotate_, "Rotates in place: x = M x.")
 document(
     rotate_backward,
-    "Applies the transpose to dy, with the arguments of the forward call: dx = M' dy. Also computes the gradient of the angles.",
+    "Applies the transpose, dx = M' dy, with the arguments of the forward call. Also computes the gradient of the angles.",
 )
 document(
     rotate_backward_,

@@ -1,36 +1,38 @@
-"""The rotary functions of Hugging Face transformers, through trope.torch.rotate: one call for q and k, with eager's bits.
+"""Replaces the rotary functions of Hugging Face transformers by trope.torch.rotate: one call for q and k, eager's bits.
 
-    handle = trope.transformers.patch(model)       # and all models of its classes, until handle.undo(); a context manager
+    handle = trope.transformers.patch(model)       # all models of its classes, until handle.undo(); a context manager
     handle = trope.transformers.patch(model, fuse_norm=True)  # with the RMS norms of q and k
-    python -m trope.transformers CONFIG            # what that does to the model of a config.json, or why it is refused
+    python -m trope.transformers CONFIG            # what patch does to the model of a config.json, or why it is refused
 
 patch(model) replaces functions of modules, so it changes all models of the same classes in this process: handle.classes
-names these classes. The methods of a model call a function of their module, mostly apply_rotary_pos_emb(q, k, cos, sin). There
-is no list of models: patch asks each function which options of rotate give the same bits (_recipes.py says how). If there are
-none, patch refuses the function by name before anything is changed, and it refuses a model that calls no such function.
+names these classes. The methods of a model call a function of their module, in most models
+apply_rotary_pos_emb(q, k, cos, sin). There is no list of models. Instead, patch asks each function which options of rotate
+give the same bits (_recipes.py explains how). If there are none, patch refuses the function by name before it changes
+anything. It also refuses a model that calls no such function.
 
-A model keeps no trace of a patch. Its copies and pickles are those of an ordinary model, and a copy is patched as long as its
-class is. To patch one model alone, its modules would need methods of their own, with copies of the module's globals. Methods of
-transformers are wrapped by decorators, are called through super(), and are replaced in instances by accelerate and by kernels;
-and such globals would miss what other libraries replace later.
+A patch leaves no trace in a model. Copies and pickles of the model are those of an ordinary model, and a copy is patched as
+long as its class is. Patching a single model is not possible: its modules would need methods of their own, with copies of
+the module's globals. But methods of transformers are wrapped by decorators, are called through super(), and are replaced in
+instances by accelerate and by kernels, and copied globals would miss later replacements by other libraries.
 
-Backward rounds as these options do. The gradient has eager's bits where q, k and tables have one dtype, and where q and k
-are cast to float32 first. Where 16-bit q is multiplied by float32 tables as it is, or cast for each of the two products,
-eager rounds both terms of a gradient to 16 bits and adds them in 16 bits; here their sum is rounded, once. docs/python.md
-lists these models. A gradient lies in memory as the upstream one, eager's mostly in the order of its shape: what PyTorch sums
-up over it, such as the gradient of a norm's weight in Gemma 4, may come in another order.
+Backward rounds according to the options. The gradient has eager's bits if q, k and the tables have one dtype, and if q and
+k are cast to float32 first. If 16-bit q is multiplied by float32 tables without a cast, or is cast for each of the two
+products, eager rounds both terms of a gradient to 16 bits and adds them in 16 bits. Here their sum is rounded once.
+docs/python.md lists these models. The gradient has the memory layout of the upstream gradient, while eager's is mostly in
+the order of its shape. PyTorch may therefore sum over it in another order, for example for the weight of a norm in Gemma 4.
 
-patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py says how). Such
-a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in the last bits of
-float32. A rare element of q and k then differs by one rounding. docs/python.md has the bounds of logits and gradients, and
-lists which models are fused.
+patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py explains
+how). Such a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in
+the last bits of float32. A rare element of q and k then differs by one rounding. docs/python.md has the bounds of logits
+and gradients, and lists which models are fused.
 
-Most functions give float32 for 16-bit q and float32 tables, which is what they get under torch.autocast. There the result
-is rounded to the dtype of q at the store, in half of the memory. Matrix products and attention round what they read to the
-same bits. What reads float32 under autocast sees the rounding: a norm behind the rotation (HunYuan, nanochat, TimesFM 2.5).
+Most functions return float32 for 16-bit q and float32 tables, which is what they receive under torch.autocast. There, the
+replacement rounds the result to the dtype of q at the store, which takes half of the memory. Matrix products and attention
+round their inputs to the same bits. Code that reads float32 under autocast sees the rounding: a norm after the rotation
+(HunYuan, nanochat, TimesFM 2.5).
 
-Products with complex tables (Llama 4, DeepSeek V2) have the bits of PyTorch's vectorized loops. On CUDA, and where a row
-has few pairs, PyTorch fuses a product of each sum, which moves the last bit of float32.
+Products with complex tables (Llama 4, DeepSeek V2) have the bits of PyTorch's vectorized loops. On CUDA, and for rows with
+few pairs, PyTorch fuses one product of each sum, which changes the last bit of float32.
 """
 
 import argparse as _argparse
@@ -55,17 +57,17 @@ from ._values import flag as _flag
 __all__ = ["Patch", "patch"]
 
 _logger = _logging.getLogger("trope.transformers")
-_NAME = _re.compile(r"apply_\w*(rotary|rope)")  # of functions and methods that rotate
+_NAME = _re.compile(r"apply_\w*(rotary|rope)")  # matches the names of functions and methods that rotate
 
 
-# ---- What a model calls ----
+# ---- The functions that a model calls ----
 
 
 _HELD = "%s.%s is a rotary function: only those that modules of Python have are patched"
 
 
 def _names_in(code):
-    """Global names that a function uses, also in functions inside it."""
+    """Yields the global names that a function uses, including those in functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, _types.CodeType):
@@ -73,19 +75,19 @@ def _names_in(code):
 
 
 def _named_by(function):
-    """(globals of a module, name) of what a function may look up there, also by an attribute of a module."""
+    """Returns (globals of a module, name) of everything that a function may look up there, also as a module's attribute."""
     names, own = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
     modules = [vars(own[name]) for name in names if isinstance(own.get(name), _types.ModuleType)]
     return [(space, name) for space in (own, *modules) for name in names]
 
 
 def _is_plain(value, function):
-    """Whether a value is a function of the module that `function` is of."""
+    """Whether a value is a function of the same module as `function`."""
     return isinstance(value, _types.FunctionType) and value.__module__ == function.__module__
 
 
 def _methods_of(members):
-    """(name, member without decorators) of what a class has."""
+    """Returns (name, member without decorators) of the members of a class."""
     return [(name, _inspect.unwrap(getattr(member, "__func__", member))) for name, member in members.items()]
 
 
@@ -94,7 +96,8 @@ def _name_of(thing):
 
 
 class _Search:
-    """found: {function: _Rotary} of those that a model's methods name, and those that functions of their modules name."""
+    """found: {function: _Rotary} of the functions that a model's methods name, directly or through functions of their
+    modules."""
 
     def __init__(self, model):
         self.found, self._refused, self._reaches = {}, {}, {}
@@ -112,7 +115,7 @@ class _Search:
             raise Error("%s calls no rotary function: there is nothing to patch" % _name_of(type(model)), "model")
 
     def _is_held(self, value):
-        """A function that is no method of a class, or one of the package kernels."""
+        """Whether a value is a function that is no method of a class, or a rotary function of the package kernels."""
         if isinstance(value, _types.FunctionType):
             return "." not in value.__qualname__ and _NAME.search(value.__qualname__)
         return getattr(value, "kernel_layer_name", "") == "rotary_pos_emb"
@@ -126,7 +129,7 @@ class _Search:
                 self._refused["%s.%s" % (_name_of(cls), name)] = " is a method that rotates by itself"
 
     def visit(self, function):
-        """Whether a function reaches one that is known."""
+        """Whether a function calls a rotary function, directly or through others."""
         if function not in self._reaches:
             self._reaches[function] = False
             looked_up = [self._look_up(function, space, name) for space, name in _named_by(function)]
@@ -134,7 +137,7 @@ class _Search:
         return self._reaches[function]
 
     def _look_up(self, function, space, name):
-        """The same of what a module, of which `space` are the globals, has by that name."""
+        """Whether `name` in `space`, the globals of a module, is a rotary function or calls one."""
         value = space.get(name)
         is_plain = isinstance(value, _types.FunctionType)
         if callable(value) and (_NAME.search(name) or _NAME.search(getattr(value, "__name__", ""))):
@@ -146,7 +149,8 @@ class _Search:
         return _is_plain(value, function) and self.visit(value)
 
     def _ask(self, function, where):
-        """Whether it is known, or does its work by one that is (Gemma 4's for images, part by part of a head)."""
+        """Looks for a recipe of a rotary function, and refuses it if it has none. A function that calls others that have
+        one is accepted too (Gemma 4's for images, which rotates a head part by part)."""
         if function in _patched:
             rotary = _patched[function]
             self.found[rotary.original] = rotary
@@ -163,12 +167,12 @@ class _Search:
 
 
 def _forward_of(cls):
-    """What a class itself defines, without decorators, or None."""
+    """Returns the forward that a class itself defines, without decorators, or None."""
     return _inspect.unwrap(vars(cls)["forward"]) if "forward" in vars(cls) else None
 
 
 def _find_fusions(model, search):
-    """The _Fusion of each class of attentions in the model that normalises q or k."""
+    """Returns the _Fusion of each class of attentions in the model that normalises q or k."""
     found, refused = {}, {}
     for place, module in model.named_modules():
         cls = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
@@ -198,7 +202,7 @@ def _find_fusions(model, search):
 
 
 def _start_fusion(cls, function, search):
-    """A _Fusion whose norms are yet to be added."""
+    """Returns a _Fusion without norms, which are added later."""
     where = _name_of(cls)
     named = {name: space.get(name) for space, name in _named_by(function) if callable(space.get(name))}
     rotaries = {name: _patched.get(value) or search.found.get(value) for name, value in named.items()}
@@ -216,13 +220,14 @@ def _start_fusion(cls, function, search):
 
 # ---- Patching ----
 
-_patched = {}  # _Rotary by original and by replacement
-_fusions = {}  # _Fusion by the function of a forward
+_patched = {}  # the _Rotary of each original and of each replacement
+_fusions = {}  # the _Fusion of each function of a forward
 _lock = _threading.Lock()
 
 
 def _rebind(replacements):
-    """{what a module has: what it gets}, in all modules of Python: models take each other's functions by value."""
+    """Replaces values in all modules of Python. replacements: {old: new}. (Models import each other's functions by
+    value.)"""
     by_id = {id(old): new for old, new in replacements.items()}
     for module in list(_sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
@@ -231,7 +236,7 @@ def _rebind(replacements):
 
 
 def _all_classes():
-    """The classes of torch.nn.Module that exist."""
+    """Returns the subclasses of torch.nn.Module that exist, and torch.nn.Module."""
     found, left = {}, [_torch.nn.Module]
     while left:
         cls = left.pop()
@@ -242,7 +247,7 @@ def _all_classes():
 
 
 def _classes_of(functions):
-    """The classes of torch.nn.Module, of all that exist, with a method that reaches one of the functions."""
+    """Returns the existing classes of torch.nn.Module with a method that reaches one of the functions."""
     ids, reaches = {id(function) for function in functions}, {}
 
     def visit(function):
@@ -261,7 +266,7 @@ def _classes_of(functions):
 
 
 def _hold(fusions):
-    """Installs what is not installed yet. The _Fusion of each that is."""
+    """Installs the fusions that are not installed yet. Returns the installed _Fusion of each."""
     held = []
     for fusion in fusions:
         installed = _fusions.setdefault(fusion.function, fusion)
@@ -284,16 +289,18 @@ def _release(fusions):
 
 
 class Patch:
-    """What patch returns; a context manager. Its repr has a line for each function, with options and calls.
+    """The result of patch, which is also a context manager. Its repr has a line for each function, with options and calls.
 
     Attributes:
-        calls: how many calls went through all its functions, whatever model they were of. Those that activation checkpointing
-            repeats count. Compiled code does not count its calls: if there is any, reading this gives a UserWarning.
-        traced: how many calls torch.compile (or torch.export) has traced. Above 0, what is patched is in compiled code.
-        classes: the names of the classes whose models are patched: all that exist, and have a method that calls one of its
-            functions. () after undo, but for functions that another Patch has as well.
-        fused: with fuse_norm, how many norms of q and k rotations have computed. It counts as calls does. The repr also says how
-            many of them the modules have computed themselves, for example in layers that do not rotate.
+        calls: the number of calls of all its functions, by any model. Repetitions by activation checkpointing count.
+            Compiled code does not count its calls: if there is any, reading this gives a UserWarning.
+        traced: the number of calls that torch.compile (or torch.export) has traced. If it is over 0, compiled code contains
+            the replacements.
+        classes: the names of all existing classes whose models are patched, because they have a method that calls one of
+            its functions. () after undo, except for functions that another Patch has replaced too.
+        fused: with fuse_norm, the number of norms of q and k that rotations have computed. It counts like calls. The repr
+            also has the number of norms that the modules have computed themselves, for example in layers that do not
+            rotate.
     """
 
     def __init__(self, rotaries, fusions=()):
@@ -306,11 +313,12 @@ class Patch:
         self._ended = self._norms_ended = None
 
     def _counts(self):
-        """(calls, traced calls) of each function. Code that was compiled for an earlier Patch of it runs in this one, too."""
+        """Returns (calls, traced calls) of each function. Code compiled for an earlier Patch of a function also runs in
+        this one."""
         return self._ended or [(rotary.calls - before, rotary.traced) for rotary, before in self._rotaries]
 
     def _norms(self):
-        """(norms that rotations have computed, norms that modules have) of each class of attentions."""
+        """Returns (norms computed by rotations, norms computed by modules) of each class of attentions."""
         return self._norms_ended or [(each.fused - fused, each.own - own) for each, fused, own in self._fusions]
 
     def _warn(self, name):
@@ -338,7 +346,7 @@ class Patch:
         return tuple(sorted(_name_of(cls) for cls in _classes_of(replacements)))
 
     def undo(self):
-        """Gives modules back what they had, as soon as no other Patch has it. A second time it does nothing."""
+        """Restores the functions that no other Patch has replaced. A second call does nothing."""
         with _lock:
             if self._ended:
                 return
@@ -368,7 +376,7 @@ class Patch:
 
 
 def _refuse_model(model):
-    """Says what to pass instead of something that is no model."""
+    """Raises an error that says what to pass instead of an object that is no model."""
     what = "a torch.nn.Module of transformers"
     if isinstance(model, type):
         hint = "and not the class %s: make one of it" % model.__name__
@@ -382,24 +390,26 @@ def _refuse_model(model):
 
 
 def patch(model, fuse_norm=False):
-    """Replaces the rotary functions of a model, and with it of all models in this process whose classes call them.
+    """Replaces the rotary functions of a model, and thereby of all models in this process whose classes call them.
 
-    The functions are replaced in all modules of Python that have them; classes of the result names these classes. The model
-    itself is not changed, so it can be copied and pickled. What methods take from elsewhere than a module (default arguments, closures, dicts) stays eager: count the calls.
+    The functions are replaced in all modules of Python that have them. The attribute classes of the result names the
+    affected classes. The model itself is not changed, so it can be copied and pickled. Functions that methods do not look
+    up in a module (default arguments, closures, dicts) stay eager: compare the number of calls.
 
-    What is patched already stays so until the last Patch of it is undone, in whatever order. A module that is imported
-    later and takes a replacement by value gets the original with the others.
+    A function stays patched until the last Patch of it is undone, in any order. If a module that is imported later takes a
+    replacement by value, undo gives it the original like the others.
 
     Arguments:
-        model: a torch.nn.Module of transformers, on any device (meta, too). It is not changed.
-        fuse_norm: True: the rotation also computes the RMS norms of q and k, in all attentions of the model, before or after it.
-            False: norms are not touched.
+        model: a torch.nn.Module of transformers, on any device, including meta. It is not changed.
+        fuse_norm: True: the rotation also computes the RMS norms of q and k that come before or after it, in all attentions
+            of the model. False: norms are not touched.
     Return:
         a Patch
     Raises:
-        trope.Error: names all functions that no options of rotate have the bits of, or says that the model calls none; then
-            nothing has been patched. With fuse_norm, names all attentions whose norms cannot be fused. In a call: dtypes,
-            layouts or shapes that the function was not tried with, or hooks of a norm that is fused.
+        trope.Error: names all functions whose bits no options of rotate give, or says that the model calls none. Nothing
+        has
+            been patched then. With fuse_norm, it names all attentions whose norms cannot be fused. A call raises it for
+            dtypes, layouts or shapes that the function was not tried with, and for hooks of a fused norm.
     """
     if not isinstance(model, _torch.nn.Module):
         _refuse_model(model)
@@ -422,7 +432,7 @@ def patch(model, fuse_norm=False):
 
 
 def _make_model(path):
-    """The model of a config, without memory for its weights, and nothing downloaded."""
+    """Builds the model of a config, without memory for its weights and without downloads."""
     _os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 

@@ -18,14 +18,14 @@ from ._options import _CP, _T, _check_rows, _pairing, _sequences
 
 
 def _emb_dim(value, name):
-    """The check of how many elements turn."""
+    """Checks the number of elements that rotate."""
     integer(2, MAX_ROTARY_DIM)(value, name)
     if value % 2:
         raise Error("%s must be even, not %d" % (name, value), name)
 
 
 def _no_interleaving(value, name):
-    """The check of rotary_interleaved."""
+    """Checks rotary_interleaved."""
     flag(value, name)
     if value:
         raise Error("%s must be False: MLA's pairs are interleaved without it" % name, name)
@@ -38,8 +38,8 @@ def _mla_options(
     t, argument, head_dim, words, cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size, inverse=False, remove_interleaving=False,
     position_ids=None,
 ):  # fmt: skip
-    """Those of rotate, after looking at t [s, b, h, head_dim] or, with cu_seqlens, [t, h, head_dim]. Without cu_seqlens,
-    cos and sin are already cut for the cp rank. `words` is what head_dim is the sum of."""
+    """Checks t [s, b, h, head_dim], or [t, h, head_dim] with cu_seqlens, and returns the options of rotate. Without
+    cu_seqlens, cos and sin are already cut for the cp rank. `words` describes the sum that head_dim must equal."""
     _te._check_dims(t, "sbhd" if cu_seqlens is None else "thd", argument)
     if t.shape[-1] != head_dim:
         raise Error("%s has head_dim %d, and %s is %d" % (argument, t.shape[-1], words, head_dim), argument)
@@ -66,17 +66,17 @@ def _mla_options(
 
 
 def _check_like(x, name, first, name_of_first):
-    """Refuses a tensor of another dtype or device than the first of the call."""
+    """Refuses a tensor whose dtype or device differs from the first tensor of the call."""
     for word, given, wanted in (("dtype", x.dtype, first.dtype), ("device", x.device, first.device)):
         if given != wanted:
             raise Error("%s has %s %s, and %s %s" % (name, word, given, name_of_first, wanted), name)
 
 
 class _InPlace(Function):
-    """Rotates t and returns it: apply(spec, names, t, *arrays beside).
+    """Rotates t and returns it: apply(spec, names, t, *side arrays).
 
-    As in Megatron-Core, autograd is not told of the write. It would refuse leaves, and of a view, which q is in MLA, it would
-    copy the whole gradient twice. The version of t is counted, so autograd still notices if it needs t as it was.
+    As in Megatron-Core, autograd is not told of the write. It would refuse leaves. For a view, such as q in MLA, it would
+    copy the whole gradient twice. The version of t is counted, so autograd still raises an error if it saved t.
     """
 
     @staticmethod
@@ -101,14 +101,14 @@ def _is_of_leaf(t):
 
 
 def _rotate_in_place(t, options):
-    """Rotates t and returns it with autograd, also if t is a leaf."""
+    """Rotates t in place, even if t is a leaf, and returns it with autograd."""
     eager = _is_eager((t,))
     if eager:
         check_writable(t, "t")
     if not (t.requires_grad and torch.is_grad_enabled()):
         return rotate_(t, **options)
     if torch.compiler.is_compiling():
-        if t.is_leaf:  # A graph has no write of a leaf, and cannot ask whether a backward is running: break it here.
+        if t.is_leaf:  # a graph cannot write to a leaf, nor ask whether a backward is running: break the graph here
             return torch.compiler.disable(_rotate_in_place)(t, options)
         return rotate_(t, **options)
     if not eager:
@@ -119,7 +119,7 @@ def _rotate_in_place(t, options):
             )
             raise Error(message, "t")
         return rotate_(t, **options)
-    # In its backward, a reentrant checkpoint runs again with detached inputs, in memory that the first run has rotated.
+    # A reentrant checkpoint runs again during its backward. Its inputs are detached, and the first run has rotated them.
     if torch._C._current_graph_task_id() != -1 and _is_of_leaf(t):
         message = (
             "t is a leaf that requires a gradient, or a view of one, and autograd is running a backward: a checkpoint that runs"
@@ -146,10 +146,10 @@ def fused_mla_rope_out_of_place(
     """Rotates the last emb_dim elements of each head of t, [s, b, h, nope_dim + emb_dim] or [t, h, nope_dim + emb_dim].
 
     Arguments:
-        cos, sin: [positions, 1, 1, emb_dim], one for each element of the result in halves.
-        cu_seqlens_q: [sequences + 1]: t is thd. cp_rank and cp_size are read with it alone.
-        remove_interleaving: pairs stay 2i and 2i + 1, else become i and i + emb_dim/2.
-        position_ids: [t] int32 or int64, of thd: instead of the positions in the sequences.
+        cos, sin: [positions, 1, 1, emb_dim], with a column for each element of the result in half pairing.
+        cu_seqlens_q: [sequences + 1]; t is then thd. cp_rank and cp_size are used only with it.
+        remove_interleaving: True keeps the pairs 2i and 2i + 1. False makes them i and i + emb_dim/2.
+        position_ids: [t] int32 or int64, for thd. They replace the positions in the sequences.
     """
     words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
     options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
@@ -161,13 +161,13 @@ def fused_mla_rope_inplace(
     t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
     remove_interleaving=False, position_ids=None, rope_first=False,
 ):  # fmt: skip
-    """fused_mla_rope_out_of_place in place: go on with the tensor that it returns, which has the gradient.
+    """fused_mla_rope_out_of_place in place. Continue with the returned tensor, which has the gradient.
 
-    t may be a leaf that requires a gradient, or a view of one. Its data is rotated, and its gradient is with respect to t as
-    the call found it. If another operation saved t for its backward, autograd raises an error.
+    t may be a leaf that requires a gradient, or a view of one. Its data is rotated, and its gradient is with respect to t
+    before the call. If another operation saved t for its backward, autograd raises an error.
 
     Arguments:
-        rope_first: the first emb_dim elements of each head turn, not the last.
+        rope_first: True rotates the first emb_dim elements of each head instead of the last.
     Raises:
         trope.Error: names the argument. A leaf, or a view of one, is refused while autograd runs a backward: a reentrant
             activation checkpoint would rotate it a second time.
@@ -183,7 +183,7 @@ def fused_mla_rope_inplace(
 def fused_apply_mla_rope_for_q(
     t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False
 ):
-    """fused_mla_rope_inplace by its older name, for leaves, too."""
+    """The older name of fused_mla_rope_inplace. It also accepts leaves."""
     words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size
     options = _mla_options(t, "t", qk_head_dim + emb_dim, "qk_head_dim + emb_dim", *words)
     return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=qk_head_dim))
@@ -200,19 +200,20 @@ def fused_mla_rope_kv_split(
     kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False,
     remove_interleaving=False,
 ):  # fmt: skip
-    """key and value, in one launch, of kv [s, b, h, k_dim + v_dim] and k_pos_emb [s, b, 1, emb_dim] (or [t, ...] each),
-    which all heads share.
+    """Makes key and value in one launch from kv [s, b, h, k_dim + v_dim] and k_pos_emb [s, b, 1, emb_dim] (or [t, ...]
+    each). All heads share k_pos_emb.
 
     Return:
-        key [..., h, k_dim + emb_dim], with the rotated k_pos_emb behind each head, and value [..., h, v_dim], contiguous.
-    The other arguments are fused_mla_rope_out_of_place's.
+        key [..., h, k_dim + emb_dim], with the rotated k_pos_emb at the end of each head, and value [..., h, v_dim]. Both
+        are contiguous.
+    The other arguments are those of fused_mla_rope_out_of_place.
     """
     words = cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size, False, remove_interleaving
     return _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words)
 
 
 def _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words):
-    """The same of checked arguments. The words are _mla_options'."""
+    """fused_mla_rope_kv_split of checked arguments. `words` is passed to _mla_options."""
     options = _mla_options(kv, "kv", k_dim + v_dim, "k_dim + v_dim", *words)
     *before, heads, _ = kv.shape
     if list(k_pos_emb.shape) != [*before, 1, emb_dim]:
@@ -234,7 +235,7 @@ def _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words):
 def fused_apply_mla_rope_for_kv(
     kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False
 ):
-    """fused_mla_rope_kv_split by its older name."""
+    """The older name of fused_mla_rope_kv_split."""
     return _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, (cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size))
 
 
@@ -243,7 +244,8 @@ def fused_apply_mla_rope_for_kv(
     cu_seqlens=optional(indices), **_CP,
 )  # fmt: skip
 def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1):
-    """[..., h, nope_dim + emb_dim], in one launch, of nope [..., h, nope_dim] and the rotated rope [..., h, emb_dim]."""
+    """Makes [..., h, nope_dim + emb_dim] in one launch from nope [..., h, nope_dim] and the rotated rope [..., h,
+    emb_dim]."""
     _te._check_dims(rope, "sbhd" if cu_seqlens is None else "thd", "rope")
     nope_dim, emb_dim = nope.shape[-1] if nope.dim() else 0, rope.shape[-1]
     if nope.shape[:-1] != rope.shape[:-1] or nope.dim() != rope.dim() or nope_dim < 1:

@@ -11,22 +11,22 @@ from ..torch._autograd import _present, _spread
 
 
 class _Operand(NamedTuple):
-    """What resolve needs to know of a part of a tensor. As rotary_dim is always given, it reads how many dimensions."""
+    """A part of a tensor, for resolve. rotary_dim is always given, so resolve only reads the number of dimensions."""
 
     shape: tuple
 
 
 def _resolve_eager(count, options):
-    """The Spec of `count` operands, and what is beside them, as _present has it, for a Function of our own."""
+    """Returns the Spec of `count` operands, and the side arrays as _present returns them, for a Function of our own."""
     spec, side = resolve([_Operand((1,) * len(options["layout"]))] * count, options)
     return (spec, *_present(side))
 
 
 class _Move(Function):
-    """Rotates and copies parts of tensors to parts of new ones, in one launch; backward the other way.
+    """Rotates and copies parts of tensors to parts of new ones, in one launch. Backward goes the other way.
 
-    apply(transposed, spec, names, parts, shapes, *arrays beside, *tensors): parts(*tensors, *results) are the operands, as
-    views (from, to). Transposed, they go from `to` to `from`, and the tensors are those of `to`.
+    apply(transposed, spec, names, parts, shapes, *side arrays, *tensors): parts(*tensors, *results) returns the operands as
+    pairs of views (from, to). A transposed call goes from `to` to `from`, and its tensors are those of `to`.
     """
 
     @staticmethod
@@ -47,6 +47,6 @@ class _Move(Function):
 
 
 def _move(parts, shapes, tensors, options):
-    """_Move by options of rotate."""
+    """Calls _Move with options of rotate."""
     spec, names, arrays = _resolve_eager(len(options["rotary_dim"]), options)
     return _Move.apply(False, spec, names, parts, shapes, *arrays, *tensors)

@@ -9,14 +9,14 @@ from ._options import _CP, _T, _check_columns, _sequences
 
 
 def _not_in_mrope(value, name):
-    """The check of rotary_interleaved."""
+    """Checks rotary_interleaved."""
     flag(value, name)
     if value:
         raise Error("%s must be False for M-RoPE, as in Megatron-Core" % name, name)
 
 
 def _sections(value, name):
-    """The check of mrope_section."""
+    """Checks mrope_section."""
     integers(value, name)
     if len(value) != 3:
         raise Error("%s must be 3 integers, of time, height and width, not %s" % (name, shown(value)), name)
@@ -44,13 +44,13 @@ def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, fp32_comput
 
 @arguments({**_T, "sections": "mrope_section"}, **_MROPE)
 def fused_apply_mrope(t, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False, fp32_compute=False):
-    """Rotates t [s, b, h, d] by freqs [3, b, s, pairs], of time, height and width.
+    """Rotates t [s, b, h, d] by freqs [3, b, s, pairs] of time, height and width.
 
     Arguments:
-        mrope_section: pairs that turn by each of them, all pairs together.
-        interleaved_mrope: they take turns (Qwen3-VL), else are one after another (Qwen2-VL).
-        rotary_interleaved: False.
-        fp32_compute: operations are in fp32, and the result rounded; else each is rounded to the dtype of t.
+        mrope_section: the number of pairs of time, height and width. They add up to all pairs.
+        interleaved_mrope: True: the axes alternate (Qwen3-VL). False: one axis follows another (Qwen2-VL).
+        rotary_interleaved: must be False.
+        fp32_compute: True computes in fp32 and rounds the result. False rounds each operation to the dtype of t.
     """
     _te._check_dims(t, "sbhd", "t")
     words = mrope_section, interleaved_mrope, fp32_compute
@@ -62,7 +62,7 @@ def fused_apply_mrope_thd(
     t, cu_seqlens, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False, cp_size=1, cp_rank=0,
     fp32_compute=False,
 ):  # fmt: skip
-    """The same of t [t, h, d], with freqs [3, 1, tokens of all cp ranks, pairs]."""
+    """fused_apply_mrope for t [t, h, d], with freqs [3, 1, tokens of all cp ranks, pairs]."""
     _te._check_dims(t, "thd", "t")
     words = mrope_section, interleaved_mrope, fp32_compute
     options = dict(_sequences(cu_seqlens, cp_size, cp_rank), stream_positions=True)

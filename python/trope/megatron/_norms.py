@@ -17,7 +17,7 @@ from ..torch import rotate
 from ..torch._norms import default_eps
 
 NAMES = "q_layernorm", "k_layernorm"
-# The methods that are between the norms and the rotations, and their parameters after self.
+# The methods that run between the norms and the rotations, and their parameters after self.
 METHODS = {
     "forward": "hidden_states attention_mask key_value_states inference_context rotary_pos_emb rotary_pos_cos"
     " rotary_pos_sin rotary_pos_cos_sin attention_bias packed_seq_params sequence_len_offset inference_params",
@@ -35,7 +35,7 @@ _REFUSED_HOOKS = {
 
 
 def _find_norm(module, name, x):
-    """The Norm that a module computes of x [..., head_dim]. `name` is SelfAttention's attribute that has the module."""
+    """Returns the Norm that a module computes for x [..., head_dim]. `name` is the module's attribute of SelfAttention."""
     kind, head_dim = type(module), x.shape[-1]
     weight, eps, plus_one = getattr(module, "weight", None), getattr(module, "eps", None), False
     if kind is torch.nn.RMSNorm:
@@ -57,7 +57,7 @@ def _find_norm(module, name, x):
 
 
 def _check_dtype_of_te(weight, name, x):
-    """Refuses x of another dtype than TransformerEngine's result would have."""
+    """Refuses x if TransformerEngine's result would have another dtype."""
     dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else weight.dtype
     if weight.dtype != x.dtype or dtype != x.dtype:
         message = "%s has weights in %s and results in %s, and its input has %s: fuse_norm needs one dtype"
@@ -65,7 +65,7 @@ def _check_dtype_of_te(weight, name, x):
 
 
 def _refuse_what_is_not_run(module, name):
-    """Refuses what the call of a module would run beside its class's forward, but for pre-hooks."""
+    """Refuses everything that a call of the module would run besides the forward of its class, except for pre-hooks."""
     for hooks, words in _REFUSED_HOOKS.items():
         if getattr(module, hooks):
             raise Error("%s has %s, and fuse_norm cannot run them: leave it out" % (name, words), name)
@@ -74,7 +74,7 @@ def _refuse_what_is_not_run(module, name):
 
 
 def _run_pre_hooks(module, name, x):
-    """Runs the forward pre-hooks, by which Megatron's DDP waits for weights (overlap_param_gather)."""
+    """Runs the forward pre-hooks. Megatron's DDP waits for weights in them (overlap_param_gather)."""
     for key, hook in list(module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             result = hook(module, (x,), {})
@@ -87,7 +87,7 @@ def _run_pre_hooks(module, name, x):
             raise Error(message % name, name)
 
 
-# ---- What waits for a rotation ----
+# ---- Norms that wait for a rotation ----
 
 
 def _version(t):
@@ -101,7 +101,7 @@ class _Waiting:
         self.norm, self.x, self.version, self.is_taken = norm, x, _version(x), False
 
     def is_of(self, t):
-        """Whether t has the heads of x, in the same memory: it is x or a view of it, such as x.squeeze(1)."""
+        """Whether t has the heads of x in the same memory: it is x or a view of x, such as x.squeeze(1)."""
         x = self.x
         if t is x:
             return True
@@ -113,18 +113,18 @@ class _Waiting:
 
 
 class _Forward:
-    """One forward of a SelfAttention, whose norms of these names are left to its rotations."""
+    """One forward of a SelfAttention that leaves the norms of these names to its rotations."""
 
     def __init__(self, attention, names, counts):
         self.modules = {name: getattr(attention, name) for name in names}
         self.counts, self.waiting = counts, {}
 
     def find_name(self, module):
-        """The name of a norm that has not been called yet, or None. (q and k may have one module.)"""
+        """Returns the name of a norm that has not been called yet, or None. (q and k may share one module.)"""
         return next((name for name, m in self.modules.items() if m is module and name not in self.waiting), None)
 
     def defer(self, name, x):
-        """The call of a norm, which returns its input."""
+        """Handles the call of a norm: it returns the input of the norm."""
         module = self.modules[name]
         _refuse_what_is_not_run(module, name)
         _run_pre_hooks(module, name, x)
@@ -132,7 +132,7 @@ class _Forward:
         return x
 
     def take(self, t):
-        """(The name of the norm that waits for the rotation of t, the Norm), or (None, None)."""
+        """Returns the name of the norm that waits for the rotation of t, and the Norm, or (None, None)."""
         for name, waiting in self.waiting.items():
             if waiting.is_of(t):
                 if _version(t) != waiting.version:
@@ -163,7 +163,7 @@ _current = _Current()
 
 
 def rotate_normed(t, **options):
-    """trope.torch.rotate of t, with the norm that waits for it, if there is one."""
+    """Calls trope.torch.rotate for t, with the norm that waits for this rotation, if there is one."""
     if torch.compiler.is_compiling() or _current.forward is None:
         return rotate(t, **options)
     name, norm = _current.forward.take(t)
@@ -175,11 +175,11 @@ def rotate_normed(t, **options):
         raise error.renamed({"norms[0]" + end: name + end for end in ("", ".weight")}) from None
 
 
-# ---- What takes the place of Megatron's ----
+# ---- Replacements of Megatron's functions ----
 
 
 class Fusion:
-    """What patch(fuse_norm=True) puts in the place of SelfAttention.forward and apply_module.
+    """The replacements that patch(fuse_norm=True) makes for SelfAttention.forward and apply_module.
 
     Attributes:
         counts: {"q_layernorm", "k_layernorm": the number of norms that rotations have computed}.
@@ -208,11 +208,12 @@ class Fusion:
         self._is_active = False
 
     def start(self):
-        """Replaces SelfAttention.forward. (The Patch replaces apply_module, as it does other globals.)"""
+        """Replaces SelfAttention.forward. (The Patch replaces apply_module, like other globals.)"""
         self._class.forward, self._is_active = self._forward, True
 
     def undo(self):
-        """Undoes start. If another library has wrapped forward meanwhile, that stays, and calls Megatron's."""
+        """Undoes start. If another library has wrapped forward since then, its wrapper stays and calls Megatron's
+        forward."""
         self._is_active = False
         if vars(self._class).get("forward") is self._forward:
             if self._before is None:
@@ -243,7 +244,7 @@ class Fusion:
             names = self._find_rotated(attention, {**dict(zip(_FORWARD, args)), **kwargs})
             if not names:
                 return original(attention, *args, **kwargs)
-            if torch.compiler.is_compiling():  # What waits is no part of a graph: break it here.
+            if torch.compiler.is_compiling():  # the waiting norm is no part of a graph: break the graph here
                 return torch.compiler.disable(run)(attention, names, args, kwargs)
             return run(attention, names, args, kwargs)
 
@@ -259,7 +260,8 @@ class Fusion:
         return forward
 
     def _find_rotated(self, attention, given):
-        """The names of the norms before a rotation. In inference, k is cached, and its norm runs by itself, as q's does."""
+        """Returns the names of the norms before a rotation. In inference, k is cached, so the modules compute both
+        norms."""
         config, angles = attention.config, given.get("rotary_pos_emb")
         if config.no_rope_freq and config.no_rope_freq[attention.layer_number - 1]:
             return []

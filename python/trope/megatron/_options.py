@@ -1,4 +1,4 @@
-"""Options of trope.torch.rotate, and checks, which the other files share."""
+"""Options of trope.torch.rotate and checks that the other files share."""
 
 from .._dropin import integer
 from .._errors import Error
@@ -8,12 +8,12 @@ _CP = {"cp_size": integer(1), "cp_rank": integer(0)}
 
 
 def _sequences(cu_seqlens, cp_size, cp_rank):
-    """The options of thd."""
+    """Returns the options of thd."""
     return dict(layout="thd", cu_seqlens=cu_seqlens, padding="zero", cp_size=cp_size, cp_rank=cp_rank, cp_layout="zigzag")
 
 
 def _pairing(rotary_interleaved, mla_rotary_interleaved=False, mla_output_remove_interleaving=False):
-    """The options. MLA's pairs are neighbours, and become halves, unless that is to be removed again."""
+    """Returns the options of pairings. MLA pairs neighbours and writes halves, unless this reordering is to be removed."""
     if not mla_rotary_interleaved:
         pairing = "interleaved" if rotary_interleaved else "half"
         return dict(pairing=pairing, angle_columns=pairing)
@@ -31,6 +31,6 @@ def _check_columns(t, columns, argument):
 
 
 def _check_rows(t, rows, argument):
-    """Of sbhd, where row i is of token i. There may be more, as for Megatron's fused RoPE."""
+    """Checks the rows of sbhd, where row i is of token i. There may be more rows, as for Megatron's fused RoPE."""
     if rows < t.shape[0]:
         raise Error("%s has %d rows for %d tokens" % (argument, rows, t.shape[0]), argument)

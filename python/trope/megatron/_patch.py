@@ -1,4 +1,4 @@
-"""patch() puts the functions of this package in the place of Megatron-Core's."""
+"""patch(), which replaces Megatron-Core's functions by the functions of this package."""
 
 import functools
 import importlib
@@ -24,7 +24,7 @@ from ._rope import (
 )  # fmt: skip
 
 _logger = logging.getLogger("trope.megatron")
-_ABSENT = object()  # the value of a global that is not there
+_ABSENT = object()  # the value of a missing global
 
 _ROPE_UTILS = "megatron.core.models.common.embeddings.rope_utils"
 _SHIMS = "megatron.core.extensions.transformer_engine"
@@ -42,7 +42,7 @@ _FUNCTIONS = {
     "megatron.core.fusions.fused_mrope": (fused_apply_mrope, fused_apply_mrope_thd),
 }  # fmt: skip
 
-# The signatures that are known beside those above, which are main's: of 0.19.2, or without an option that came later.
+# The known signatures besides those of main, which the functions above have: those of 0.19.2, or without later options.
 _OTHER_SIGNATURES = {
     "apply_rotary_pos_emb": "t freqs config cu_seqlens mscale cp_group mla_rotary_interleaved",
     "_apply_rotary_pos_emb_bshd": "t freqs rotary_interleaved mla_rotary_interleaved mscale multi_latent_attention",
@@ -56,7 +56,7 @@ _OTHER_SIGNATURES = {
 
 
 def _import(name):
-    """The module, or None if there is none of this name."""
+    """Imports a module, or returns None if there is none of this name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -73,7 +73,8 @@ def _check_signature(function, original):
 
 
 def _find_originals():
-    """{function: Megatron's} of what the installed Megatron-Core has. None: it would have it of TransformerEngine."""
+    """Returns {function: Megatron's} for the installed Megatron-Core. None: Megatron would take it from
+    TransformerEngine."""
     originals = {}
     for module_name, functions in _FUNCTIONS.items():
         module = _import(module_name)
@@ -89,12 +90,13 @@ def _find_originals():
 
 
 def _count_calls(function, original, calls, traced):
-    """`function` by the signature of the original, counted in calls[its name], or while torch.compile traces it in traced."""
+    """Returns `function` with the signature of the original. It counts calls in calls[its name], or in traced[its name]
+    while torch.compile traces."""
     name, names = function.__name__, tuple(inspect.signature(original or function).parameters)
     rotated = functools.partial(function, max_seqlen=None) if "max_seqlen" in names else function
     calls[name] = traced[name] = 0
 
-    @torch.compiler.assume_constant_result  # runs while torch.compile traces, and is no part of what it makes
+    @torch.compiler.assume_constant_result  # runs while torch.compile traces, and is not part of the compiled code
     def count_traced():
         traced[name] += 1
 
@@ -112,7 +114,7 @@ def _count_calls(function, original, calls, traced):
 
 
 def _loaded_globals():
-    """(name of the module, name of the global, value) of all modules but TransformerEngine's."""
+    """Yields (name of the module, name of the global, value) for all modules except TransformerEngine's."""
     for module_name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and module_name.partition(".")[0] != "transformer_engine":
             for name, value in list(vars(module).items()):
@@ -124,14 +126,16 @@ _NOT_FOUND = "%s must be what patch() finds, not %s: call trope.megatron.patch()
 
 
 class Patch:
-    """What patch() has done. A context manager, whose end is undo().
+    """The result of patch(). It is a context manager that calls undo() at its end.
 
     Attributes:
-        calls: {name of a function: how often it has been called}. Compiled code does not count its calls: if there is any,
-            reading this gives a UserWarning.
-        traced: {name of a function: how many calls torch.compile has traced}. Above 0, the function is in compiled code.
-        bindings: {(name of a module, name of a global): what it was}.
-        norms: with fuse_norm, {"q_layernorm", "k_layernorm": how many norms rotations have computed}; else empty.
+        calls: {name of a function: number of calls}. Compiled code does not count its calls: if there is any, reading this
+            gives a UserWarning.
+        traced: {name of a function: number of calls that torch.compile has traced}. If it is over 0, compiled code contains
+            the function.
+        bindings: {(name of a module, name of a global): the old value}.
+        norms: with fuse_norm, {"q_layernorm", "k_layernorm": number of norms that rotations have computed}; otherwise
+            empty.
     """
 
     def __init__(self, originals, fusion=None):
@@ -151,7 +155,7 @@ class Patch:
             call = by_name.get(name) if is_lacking else by_original.get(id(value))
             if call is not None:
                 self._bind(module_name, name, call)
-        for module_name in (_SHIMS, _ATTENTION):  # which lack the names
+        for module_name in (_SHIMS, _ATTENTION):  # these lack the names
             for function in _FUNCTIONS[module_name]:
                 if function in originals:
                     self._bind(module_name, function.__name__, by_name[function.__name__])
@@ -173,7 +177,7 @@ class Patch:
         return self._calls
 
     def _counts(self):
-        """The number of calls, in words."""
+        """Returns the number of calls, in words."""
         traced, calls = sum(self.traced.values()), sum(self._calls.values())
         return (
             "%d calls" % calls
@@ -188,7 +192,7 @@ class Patch:
             setattr(module, name, value)
 
     def undo(self):
-        """Megatron's own functions again, also in modules that were imported meanwhile. A second time: nothing."""
+        """Restores Megatron's own functions, also in modules that were imported since then. A second call does nothing."""
         global _active
         if _active is not self:
             return
@@ -228,20 +232,20 @@ class Patch:
 
 
 def patch(*others, fuse_norm=False, **named):
-    """Replaces Megatron-Core's RoPE, wherever it has been imported, by the functions of this module.
+    """Replaces Megatron-Core's RoPE by the functions of this module, wherever it has been imported.
 
-    Modules that are imported later get them from those that are patched. Without TransformerEngine the two functions that
-    Megatron has of it, and fused_single_qkv_rope, are there afterwards, so that such configs are valid.
+    Modules that are imported later take the replacements from the patched modules. Without TransformerEngine, patch also
+    adds the two functions that Megatron takes from it, and fused_single_qkv_rope, so that configs with them are valid.
 
     Arguments:
-        fuse_norm: True: the rotations of SelfAttention compute q_layernorm and k_layernorm, too, which are then not called.
+        fuse_norm: True: the rotations of SelfAttention also compute q_layernorm and k_layernorm, which are then not called.
             Each must be torch.nn.RMSNorm, TransformerEngine's RMSNorm or Megatron's L2Norm. Layers that do not rotate, and
             inference, call them as before.
     Return:
         a Patch.
     Raises:
-        ImportError: there is no Megatron-Core.
-        trope.Error: one of its functions has a signature that is not known here, which is named; or it is patched already.
+        ImportError: Megatron-Core is not installed.
+        trope.Error: a function of Megatron has an unknown signature, which the error names, or Megatron is patched already.
             With fuse_norm, the forward of an attention raises it if it has another norm, a norm with hooks other than
             forward pre-hooks, or a subclass's method between norm and rotation.
     """

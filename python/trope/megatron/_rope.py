@@ -15,13 +15,13 @@ from ._move import _move
 from ._norms import rotate_normed
 from ._options import _CP, _T, _check_columns, _check_rows, _pairing, _sequences
 
-_NOT_GIVEN = "not given"  # max_seqlen of 0.19.2, which has none
+_NOT_GIVEN = "not given"  # stands for max_seqlen in 0.19.2, which does not have this argument
 
 # ---- Checks ----
 
 
 def _config(value, name):
-    """The check of a config of Megatron-Core, of which two options are read."""
+    """Checks a config of Megatron-Core. Two of its options are used."""
     if not hasattr(value, "rotary_interleaved"):
         message = "%s must be a TransformerConfig, or an object with rotary_interleaved, not %s"
         raise Error(message % (name, shown(value)), name)
@@ -31,7 +31,7 @@ def _config(value, name):
 
 
 def _group(value, name):
-    """The check of a process group: what it says of its size and rank."""
+    """Checks a process group, its size and its rank."""
     if not (callable(getattr(value, "size", None)) and callable(getattr(value, "rank", None))) or isinstance(value, type):
         raise Error("%s must be a process group, with size() and rank(), not %s" % (name, shown(value)), name)
 
@@ -46,13 +46,13 @@ def _size_and_rank(group):
 
 
 def _factor(value, name):
-    """The check of mscale."""
+    """Checks mscale."""
     if not number(value, name):
         raise Error("%s must not be 0" % name, name)
 
 
 def _most(value, name):
-    """The check of max_seqlen."""
+    """Checks max_seqlen."""
     if value is not _NOT_GIVEN and value is not None:
         _length(value, name)
 
@@ -61,7 +61,7 @@ _length = integer(1)
 
 
 def _table(t, freqs):
-    """[1 or batch, rows, columns] of freqs [rows, 1 or batch, 1, columns]."""
+    """Returns [1 or batch, rows, columns] of freqs [rows, 1 or batch, 1, columns]."""
     batch = t.shape[1] if t.dim() == 4 else 1
     if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] != 1:
         words = list(freqs.shape), "" if batch == 1 else " or %d" % batch
@@ -73,14 +73,14 @@ def _table(t, freqs):
     return freqs[:, :, 0].transpose(0, 1)
 
 
-# ---- rope_utils, and what it has of TransformerEngine ----
+# ---- rope_utils, and its functions from TransformerEngine ----
 
 
 def _rotate(
     t, freqs, options, rotary_interleaved, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
     mla_output_remove_interleaving=False,
 ):  # fmt: skip
-    """By the options of a layout."""
+    """Rotates t with the options of a layout."""
     _te._check_dims(t, options["layout"], "t")
     options.update(_pairing(rotary_interleaved, mla_rotary_interleaved, mla_output_remove_interleaving))
     options.update(freqs=_table(t, freqs), rotary_dim=freqs.shape[3], mscale=mscale, inverse=inverse, rounding="native")
@@ -98,15 +98,15 @@ def _apply_rotary_pos_emb_bshd(
     t, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
     mla_output_remove_interleaving=False, multi_latent_attention=None,
 ):  # fmt: skip
-    """apply_rotary_pos_emb without cu_seqlens. t may be [s, b, d] too, and freqs then [s, 1 or b, d]."""
-    if multi_latent_attention is not None:  # the older name
+    """apply_rotary_pos_emb without cu_seqlens. t may also be [s, b, d], with freqs [s, 1 or b, d]."""
+    if multi_latent_attention is not None:  # the older name of mla_rotary_interleaved
         mla_rotary_interleaved = multi_latent_attention
     words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
     return _rotate_sbhd(t, freqs, *words)
 
 
 def _rotate_sbhd(t, freqs, *words):
-    """The same of checked arguments. The words are _rotate's, from rotary_interleaved on."""
+    """_apply_rotary_pos_emb_bshd of checked arguments. `words` are the arguments of _rotate from rotary_interleaved on."""
     x = t
     if t.dim() == 3:
         if freqs.dim() not in (3, 4):
@@ -121,15 +121,15 @@ def _rotate_sbhd(t, freqs, *words):
 
 
 def _are_stream_positions(rows, tokens, cp_size, max_seqlen, cu_seqlens):
-    """Whether freqs has a row for each token of the stream, not of a sequence. (0.19.2 compares with cu_seqlens[-1], which
-    is tokens * cp_size: else its split of t fails.)"""
+    """Whether freqs has a row for each token of the stream, not of a sequence. (0.19.2 compares the number of rows with
+    cu_seqlens[-1]. That is tokens * cp_size, because its split of t fails otherwise.)"""
     if max_seqlen is _NOT_GIVEN:
         return rows == tokens * cp_size
     if max_seqlen is not None:
         return rows > max_seqlen
-    if rows > tokens * cp_size:  # more than cu_seqlens[-1] can be
+    if rows > tokens * cp_size:  # cu_seqlens[-1] cannot be larger than this
         return False
-    if cu_seqlens.dim() != 1 or not len(cu_seqlens):  # (the call is refused)
+    if cu_seqlens.dim() != 1 or not len(cu_seqlens):  # (the call is refused later)
         return False
     return rows == int(cu_seqlens[-1])
 
@@ -155,7 +155,7 @@ def _apply_rotary_pos_emb_thd(
 
 
 def _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words):
-    """The same of checked arguments. The words are _rotate's, from rotary_interleaved on."""
+    """_apply_rotary_pos_emb_thd of checked arguments. `words` are the arguments of _rotate from rotary_interleaved on."""
     _te._check_dims(t, "thd", "t")
     cp_size, cp_rank = _size_and_rank(cp_group)
     options = _sequences(cu_seqlens, cp_size, cp_rank)
@@ -167,7 +167,7 @@ def _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words):
 
 
 def _default_group():
-    """Megatron-Core's context parallel group."""
+    """Returns Megatron-Core's context parallel group."""
     try:
         group = importlib.import_module("megatron.core.parallel_state").get_context_parallel_group()
     except (ImportError, AssertionError) as error:
@@ -188,21 +188,25 @@ def apply_rotary_pos_emb(
     """Rotates q or k, with autograd for it and for freqs.
 
     Arguments:
-        t: [s, b, h, d], or with cu_seqlens [t, h, d]. Any strides.
-        freqs: [positions, 1 or b, 1, d2] radians, one for each element; d2 <= d, the rest of a head is copied. Without
-            cu_seqlens row i is of token i (cut for the cp rank), else the rows are those of all ranks.
-        config: rotary_interleaved is read; and multi_latent_attention, where mla_rotary_interleaved is None.
-        cu_seqlens: [sequences + 1] int32 or int64 where t is: offsets in the stream of all cp ranks.
-        mscale: cos and sin are multiplied by it.
-        cp_group: of thd, in zigzag; its size and rank are asked in each call. Default: Megatron's.
-        mla_rotary_interleaved: elements 2i and 2i + 1 turn, by columns i and i + d2/2, and become i and i + d2/2.
-        inverse: turns the other way.
-        mla_output_remove_interleaving: with mla_rotary_interleaved, the result stays in 2i and 2i + 1.
-        max_seqlen: of thd. freqs with more rows have one for each token of the stream, not of a sequence. None: those with
-            cu_seqlens[-1] rows, for which the call may wait for the GPU, as main does. Left out, as in 0.19.2: those with as
-            many rows as the stream.
+        t: [s, b, h, d], or [t, h, d] with cu_seqlens. Any strides.
+        freqs: [positions, 1 or b, 1, d2] radians, one for each element. d2 may be below d: the other elements of a head are
+            copied. Without cu_seqlens, row i belongs to token i, and freqs is cut for the cp rank. With cu_seqlens, it has
+            the rows of all ranks.
+        config: a config of Megatron-Core. rotary_interleaved is used, and multi_latent_attention if mla_rotary_interleaved
+            is None.
+        cu_seqlens: [sequences + 1] int32 or int64 on the device of t: offsets in the stream of all cp ranks.
+        mscale: multiplies cos and sin.
+        cp_group: the context parallel group, for thd in the zigzag layout. Each call reads its size and rank. Default:
+            Megatron's group.
+        mla_rotary_interleaved: True pairs elements 2i and 2i + 1, uses columns i and i + d2/2, and writes the pair to i and
+            i + d2/2.
+        inverse: True rotates by the negative angles.
+        mla_output_remove_interleaving: True, with mla_rotary_interleaved, writes the pair to 2i and 2i + 1.
+        max_seqlen: for thd. If freqs has more rows than max_seqlen, it has a row for each token of the stream, not of a
+            sequence. None: this is so if freqs has cu_seqlens[-1] rows. The call may then wait for the GPU, as in main. Left
+            out, as in 0.19.2: this is so if freqs has as many rows as the stream has tokens.
     Return:
-        like t, contiguous.
+        a contiguous tensor like t.
     Raises:
         trope.Error: names the argument.
     """
@@ -221,7 +225,7 @@ def apply_rotary_pos_emb(
 
 @arguments(_T, t=floats, cos=floats, sin=floats, rotary_interleaved=flag)
 def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
-    """Rotates t [s, b, h, d] by cos and sin [s, d2 / 2], one for each pair."""
+    """Rotates t [s, b, h, d] by cos and sin [s, d2 / 2], which have a column for each pair."""
     _te._check_dims(t, "sbhd", "t")
     for table, name in ((cos, "cos"), (sin, "sin")):
         if table.dim() != 2:
@@ -243,13 +247,13 @@ def _no_transposing(value, name):
 
 @arguments(_T, t=floats, freqs=floats, transpose_output_memory=_no_transposing, interleaved=flag)
 def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False, interleaved=False):
-    """apply_rotary_pos_emb of sbhd without a config."""
+    """apply_rotary_pos_emb for sbhd without a config."""
     return _rotate_sbhd(t, freqs, interleaved)
 
 
 @arguments(_T, t=floats, cu_seqlens=indices, freqs=floats, **_CP, interleaved=flag)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, interleaved=False):
-    """apply_rotary_pos_emb of thd without a config. Positions are those in the sequence, however many rows freqs has."""
+    """apply_rotary_pos_emb for thd without a config. Positions are counted in each sequence, whatever the rows of freqs."""
     return _rotate(t, freqs, _sequences(cu_seqlens, cp_size, cp_rank), interleaved)
 
 
@@ -261,8 +265,8 @@ def apply_fused_qkv_rotary_pos_emb(
     qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
     cu_seqlens=None, cp_size=1, cp_rank=0,
 ):  # fmt: skip
-    """trope.transformer_engine's, with Megatron's unfused rounding: q, k, v of packed groups, in one launch where q_freqs
-    and k_freqs are one tensor."""
+    """apply_fused_qkv_rotary_pos_emb of trope.transformer_engine, with the rounding of Megatron's unfused code. It returns
+    q, k and v of packed groups, in one launch if q_freqs and k_freqs are one tensor."""
     words = start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
     sizes, options = _te._prepare_qkv(qkv, "qkv", q_freqs, k_freqs, qkv_split_arg_list, *words)
     options["rounding"] = "native"

@@ -315,7 +315,8 @@ def _count_write(t):
 
 
 def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
-    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. Refusals come before it."""
+    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. Refusals come before
+    it."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
             message = (
@@ -511,7 +512,7 @@ document(
 )
 document(
     rotate_backward,
-    "Applies the transpose to dy, with the arguments of the forward call: dx = M' dy. Also computes the gradient of the angles.",
+    "Applies the transpose, dx = M' dy, with the arguments of the forward call. Also computes the gradient of the angles.",
 )
 document(
     rotate_backward_,

@@ -1,8 +1,9 @@
-"""Eager autograd: cheaper than the operators of torch.library, which torch.compile takes. (So are Functions without
-setup_context: with it, torch looks at the signature of forward in every call, which takes 50 us. _transforms.py has such ones.)
+"""Eager autograd, which costs less than the operators of torch.library that torch.compile uses. These Functions have no
+setup_context: with it, torch inspects the signature of forward in every call, which takes 50 us. (Those of _transforms.py
+have one.)
 
-Functions get those of the arrays beside the tensors that are there, and their names: each argument of a Function costs, and
-mostly there are none or one.
+The Functions receive the names of the arrays besides the tensors, and only the arrays that are present. Each argument of a
+Function costs time, and most calls have at most one such array.
 """
 
 import torch
@@ -14,7 +15,7 @@ from . import _formulas, _launch
 
 
 def _present(side):
-    """(names, arrays) of what is there, freqs first."""
+    """Returns (names, arrays) of the arrays that are present, freqs first."""
     if side is NO_ARRAYS:
         return (), []
     names = tuple([name for name, t in zip(ARRAYS, side) if t is not None])
@@ -22,12 +23,13 @@ def _present(side):
 
 
 def _spread(names, arrays):
-    """The Side again, from the first arrays."""
+    """Returns the Side that _present took apart, from the first arrays."""
     return Side(**dict(zip(names, arrays))) if names else NO_ARRAYS
 
 
 def _without_status(names, arrays):
-    """(names, arrays) for a backward, which reports nothing: the caller may set the status to 0 meanwhile."""
+    """Returns (names, arrays) without the status: a backward reports nothing, so the caller may reset the status
+    meanwhile."""
     if "status" not in names:
         return names, arrays
     at = names.index("status")
@@ -35,7 +37,7 @@ def _without_status(names, arrays):
 
 
 class Rotate(Function):
-    """M x of tensors, or M' x: apply(transposed, spec, names, *arrays beside, *tensors) gives a tuple."""
+    """M x of tensors, or M' x: apply(transposed, spec, names, *side arrays, *tensors) returns a tuple."""
 
     @staticmethod
     def forward(ctx, transposed, spec, names, *arrays):
@@ -43,7 +45,7 @@ class Rotate(Function):
         ctx.transposed, ctx.spec = transposed, spec
         ctx.wants_freqs = "freqs" in names and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
-        # The tensors themselves are needed for the gradient of the angles alone.
+        # Only the gradient of the angles needs the tensors themselves.
         ctx.names, saved = _without_status(names, arrays)
         ctx.save_for_backward(*(saved if ctx.wants_freqs else saved[: len(ctx.names)]))
         ctx.has_beside, ctx.none = beside > 0, (None,) * (beside - 1)
@@ -60,7 +62,7 @@ class Rotate(Function):
 
 
 class AngleGradient(Function):
-    """dL/d freqs: apply(spec, names, *arrays beside, *dys, *xs); the first beside is freqs."""
+    """dL/d freqs: apply(spec, names, *side arrays, *dys, *xs). The first side array is freqs."""
 
     @staticmethod
     def forward(ctx, spec, names, *arrays):
@@ -83,8 +85,9 @@ class AngleGradient(Function):
 
 
 class NoThird(Function):
-    """Gradients, which must not be differentiated: apply(count, *gradients, *what they are of). once_differentiable hangs
-    its error on tensors of its own, which torch.autograd.grad passes by: the result lacked them in silence."""
+    """Gradients that must not be differentiated: apply(count, *gradients, *their inputs). once_differentiable is no
+    alternative: it attaches its error to tensors of its own, which torch.autograd.grad ignores, so a term would be missing
+    without an error."""
 
     @staticmethod
     def forward(ctx, count, *arrays):
@@ -96,15 +99,15 @@ class NoThird(Function):
 
 
 def _cut(names, arrays):
-    """dys and xs."""
+    """Returns dys and xs."""
     middle = (len(names) + len(arrays)) // 2
     return arrays[len(names) : middle], arrays[middle:]
 
 
 class Rotated(Function):
-    """Tells autograd that tensors[i] is rotated in place: apply(spec, i, names, x, *arrays beside). It touches no data.
+    """Tells autograd that tensors[i] is rotated in place: apply(spec, i, names, x, *side arrays). It touches no data.
 
-    x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
+    x is the first tensor, because if x is a view, autograd takes the first gradient as the gradient of its base.
     """
 
     @staticmethod
@@ -123,7 +126,7 @@ class Rotated(Function):
 
 
 class Eager:
-    """What the formulas are made of. Without autograd where nobody differentiates (further)."""
+    """The calls that the formulas are made of. They bypass autograd where no input requires a gradient."""
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):

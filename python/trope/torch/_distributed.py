@@ -1,7 +1,7 @@
 """Calls of DTensors: each rank rotates its local tensors, and the results have the placements of the inputs.
 
-A rotation mixes elements of one head of one token alone. So any split of batch and heads is right, and one of tokens is if each rank
-is told the positions of its own.
+A rotation only mixes elements of one head of one token. Any split of batch and heads is therefore valid. A split of tokens
+is valid if each rank receives the positions of its own tokens.
 """
 
 import math
@@ -25,7 +25,7 @@ def is_distributed(t):
 
 
 class _ToLocal(Function):
-    """What a rank has of x. Unlike DTensor.to_local (torch 2.11), it can be differentiated twice."""
+    """The local tensor of x on this rank. Unlike DTensor.to_local (torch 2.11), it can be differentiated twice."""
 
     @staticmethod
     def forward(ctx, x, gradients):
@@ -38,7 +38,7 @@ class _ToLocal(Function):
 
 
 class _FromLocal(Function):
-    """The DTensor of what the ranks have."""
+    """The DTensor that is made of the local tensors of the ranks."""
 
     @staticmethod
     def forward(ctx, local, mesh, placements, shape, stride):
@@ -69,7 +69,7 @@ def _refuse(name, reason):
 
 
 def _kind(layout, x, name, placement):
-    """What a dimension of the mesh splits of a tensor: one of the four words above."""
+    """Returns which dimension of a tensor a dimension of the mesh splits, as one of the four words above."""
     batch, tokens, groups, heads, element = DIMS[layout]
     if type(placement) is Replicate:
         return _WHOLE
@@ -82,7 +82,8 @@ def _kind(layout, x, name, placement):
 
 
 def _kinds(layout, tensors, names):
-    """For each dimension of the mesh, the kinds of all tensors. Batch and tokens are split for all of them or for none."""
+    """Returns the kinds of all tensors for each dimension of the mesh. Batch and tokens are split for all tensors or
+    none."""
     for x, name in zip(tensors, names):
         if not is_distributed(x):
             raise Error("%s is an ordinary tensor beside DTensors: pass DTensors, or to_local() of all" % name, name)
@@ -101,7 +102,8 @@ def _kinds(layout, tensors, names):
 
 
 def _check_shards(x, name, shares_heads, heads):
-    """All ranks decide alike: a rank that has nothing would be refused alone, and shared heads need equal shards."""
+    """Refuses uneven shards on all ranks alike: a rank without heads would be refused alone, and shared heads need equal
+    shards."""
     for dim, size in enumerate(x.shape):
         split = [m for m, p in enumerate(x.placements) if p.is_shard(dim) or p.is_shard(dim - x.dim())]
         ranks = math.prod([x.device_mesh.size(m) for m in split])
@@ -112,7 +114,7 @@ def _check_shards(x, name, shares_heads, heads):
 
 
 def _dim_of(array, name, kind, has_sequences):
-    """The dimension of an array beside the tensors that is split with batch or tokens, or None."""
+    """Returns the dimension of an array besides the tensors that is split with batch or tokens, or None."""
     dims = array.dim()
     if name == "position_ids":
         dim = dims - 1 if kind == _TOKENS else dims - 2
@@ -121,14 +123,15 @@ def _dim_of(array, name, kind, has_sequences):
     elif name == "start_positions":
         dim = None if has_sequences else 0
     else:
-        dim = dims - 3  # of tables
+        dim = dims - 3  # for tables
     if dim is None or dim < 0 or (kind == _BATCH and array.shape[dim] == 1):
         return None
     return dim
 
 
 def _local_array(array, name, of_mesh, mesh, has_sequences):
-    """What a rank has of an array beside the tensors. Its gradient is summed over the ranks that have different tensors."""
+    """Returns this rank's part of an array besides the tensors. Its gradient is summed over ranks with different
+    tensors."""
     placements, gradients = [], []
     for kinds in of_mesh:
         kind = ([kind for kind in kinds if kind != _WHOLE] or [_WHOLE])[0]
@@ -160,13 +163,13 @@ def _local_array(array, name, of_mesh, mesh, has_sequences):
         _refuse(name, "with placements %s, and must have %s beside these tensors" % (tuple(given), tuple(placements)))
     local = _to_local(array, gradients)
     is_learned = isinstance(array, torch.nn.Parameter) or array.requires_grad
-    if name == "inv_freq" and is_learned and not local.requires_grad:  # it has a table, frozen or not
+    if name == "inv_freq" and is_learned and not local.requires_grad:  # a frozen inv_freq also goes through a table
         return torch.nn.Parameter(local, requires_grad=False)
     return local
 
 
 def _result(local, x, placements, shape):
-    """The DTensor of a local result. `shape`: of the whole."""
+    """Returns the DTensor of a local result. `shape` is the shape of the whole tensor."""
     stride = x.stride() if tuple(shape) == tuple(x.shape) else torch.empty(shape, device="meta").stride()
     return _from_local(local, x.device_mesh, tuple(placements), torch.Size(shape), stride)
 
@@ -176,7 +179,8 @@ def _shared(value, count):
 
 
 def _results_of_sums(layout, dys, shared, locals_):
-    """For rotate_backward: (placements of each result, shared_heads of the rank). A sum over split heads is Partial."""
+    """Returns (placements of each result, shared_heads of the rank) for rotate_backward. A sum over split heads is
+    Partial."""
     heads, placements, own = DIMS[layout].heads, [], []
     for i, (dy, per_head) in enumerate(zip(dys, shared)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]
@@ -194,7 +198,7 @@ def _results_of_sums(layout, dys, shared, locals_):
 
 
 def call(function, transposed, in_place, tensors, options):
-    """function(*tensors, **options), one of rotate, rotate_, rotate_backward and rotate_backward_, of DTensors."""
+    """Calls function (rotate, rotate_, rotate_backward or rotate_backward_) with DTensors and options."""
     if not torch.compiler.is_compiling() and _launch.are_transforms_active():
         raise Error(
             "tensors[0] is a DTensor under a torch.func transform or in forward mode: %s" % _WAY_ROUND, "tensors[0]"

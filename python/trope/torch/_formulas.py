@@ -1,12 +1,12 @@
 """The derivatives, written once for eager autograd and for the operators of torch.library.
 
-With y = M(a) x, a pair's angles a, and J the quarter turn of each pair, (x1, x2) -> (-x2, x1):
+Let y = M(a) x, let a be the angles of a pair, and let J be the quarter turn of each pair, (x1, x2) -> (-x2, x1). Then
 
     dL/dx = M' dy        dL/da of an element = (dy) (M J x)        d(M J x)/da = M J J x = -M x
 
-so that everything is a rotation, its transpose, the gradient of the angles (which sums over heads and tokens), or a product
-with what a table has at a token, which is a rotation too: with cos = the table, sin = 0. Positions, sequences and ranks are
-where they are in all calls: in the library.
+Every derivative is a rotation, its transpose, the gradient of the angles (which sums over heads and tokens), or a product
+with a table's values at each token. This product is a rotation too, with cos = the table and sin = 0. The library handles
+positions, sequences and ranks, as in all calls.
 """
 
 import torch
@@ -18,7 +18,7 @@ from .._spec import DIMS
 
 
 def interned(spec):
-    """The one Spec that is equal to this one. torch.compile cannot look for it, and operators do so themselves."""
+    """Returns the one Spec object that equals this one. torch.compile cannot look it up; the operators do it themselves."""
     return spec if torch.compiler.is_compiling() else _spec.intern(spec)
 
 
@@ -33,7 +33,7 @@ def refuse_gradients_of_tables(side):
 
 
 def subset(spec, keep):
-    """The Spec of some of the tensors."""
+    """Returns the Spec of some of the tensors."""
     if len(keep) == len(spec.rotary_dims):
         return spec
     names = ("rotary_dims", "rotary_offsets", "shared_heads") + (("norms",) if spec.norms else ())
@@ -41,10 +41,10 @@ def subset(spec, keep):
 
 
 def as_wide(spec, whole, tensors):
-    """A call of some tensors of `whole`, which reads the same columns of the table, frequencies and axes of pairs.
+    """Makes a call of some tensors of `whole` read the same columns of the table, frequencies and axes of pairs as `whole`.
 
-    Their number is that of the widest rotary_dim. Beside tensors that are narrower, or only copied, one head of zeros has
-    that width.
+    The widest rotary_dim decides how many there are. If all tensors are narrower, or only copied, one head of zeros with
+    that width is added.
     """
     widest = max(whole.rotary_dims)
     if max(spec.rotary_dims) == widest:
@@ -61,7 +61,8 @@ def as_wide(spec, whole, tensors):
 
 
 def _halves(x, spec, pairing):
-    """First and second elements of the pairs of a window x[..., R], as views of [..., parts, pairs of a part]."""
+    """Returns the first and the second elements of the pairs of a window x[..., R], as views [..., parts, pairs of a
+    part]."""
     parts = x.unflatten(-1, (spec.parts, x.shape[-1] // spec.parts))
     if pairing == "interleaved":
         return parts[..., 0::2], parts[..., 1::2]
@@ -70,11 +71,11 @@ def _halves(x, spec, pairing):
 
 
 def quarter_turn(x, spec, i, pairing, sign):
-    """J x (sign 1) or J' x (-1) of tensors[i], 0 outside of the window."""
+    """Returns J x (sign 1) or J' x (sign -1) of tensors[i]. Elements outside the window are 0."""
     width, offset = spec.rotary_dims[i], spec.rotary_offsets[i]
     if width <= 0:
         return torch.zeros_like(x)
-    is_whole = width == x.shape[-1]  # (batched gradients have no rule for a slice that takes all)
+    is_whole = width == x.shape[-1]  # (batched gradients have no rule for a slice of the whole dimension)
     first, second = _halves(x if is_whole else x[..., offset : offset + width], spec, pairing)
     turned = (-sign * second, sign * first)
     window = torch.stack(turned, -1).flatten(-3) if pairing == "interleaved" else torch.cat(turned, -1).flatten(-2)
@@ -84,7 +85,7 @@ def quarter_turn(x, spec, i, pairing, sign):
 
 
 def _scale(api, spec, side, g, tensors):
-    """Each element of the windows times what g, of the shape of the table, has for it at the token; 0 at padding."""
+    """Multiplies each element of the windows by the value of g at its token; g is like the table. Padding becomes 0."""
     plain = spec._replace(
         pairing=spec.pairing_out or spec.pairing,
         pairing_out="",
@@ -99,19 +100,20 @@ def _scale(api, spec, side, g, tensors):
 
 
 def as_cos(g, side):
-    """The Side of a rotation that multiplies by g: with cos = g and sin = 0."""
+    """Returns the Side of a rotation that multiplies by g: cos = g and sin = 0."""
     return side._replace(freqs=None, cos=g, sin=torch.zeros_like(g))
 
 
 def scale_gradient(api, spec, g, side, tensors, grads):
-    """dL/dg of what api.scale computes: the gradient of angles of 0, at which M J x = J x, for x turned back by a quarter."""
+    """Returns dL/dg of api.scale. It is the gradient of angles that are 0, where M J x = J x, for x turned back by a
+    quarter."""
     turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(tensors)]
     side = side._replace(freqs=torch.zeros_like(g), cos=None, sin=None)
     return api.angle_gradient(spec, side, grads, turned).to(g.dtype)
 
 
 def rotate_some(api, transposed, spec, side, tensors, of=None):
-    """M x (or M' x) of the tensors that are there, which are tensors `of` of the spec; None of those that are None."""
+    """Returns M x (or M' x) of the tensors, and None for tensors that are None. `of`: their indices in the spec."""
     keep = [i for i, t in enumerate(tensors) if t is not None]
     results = [None] * len(tensors)
     if keep:
@@ -123,8 +125,8 @@ def rotate_some(api, transposed, spec, side, tensors, of=None):
 
 
 def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, wants_tensors, which=None):
-    """Gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0. `which` of the
-    spec's tensors the grads are of: all, unless given."""
+    """Returns the gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0. `which`:
+    the indices of the spec's tensors that grads belong to, by default all."""
     keep = [i for i, grad in enumerate(grads) if grad is not None]
     d_tensors = [None] * len(grads)
     if any(wants_tensors[i] for i in keep):
@@ -141,7 +143,7 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
 
 
 def along_freqs(api, transposed, spec, side, g, tensors):
-    """The derivative of M x, or M' x, by the angles in the direction g, which has the shape of the table."""
+    """Returns the derivative of M x, or M' x, by the angles in the direction g, which has the shape of the table."""
     sign = -1 if spec.inverse else 1
     if transposed:
         back = api.rotate(True, spec, side, _scale(api, spec, side, g, list(tensors)))
@@ -151,14 +153,15 @@ def along_freqs(api, transposed, spec, side, g, tensors):
 
 
 def angle_gradient_along_freqs(api, spec, side, dys, xs, g):
-    """The derivative of d_freqs(dy, x, freqs) by freqs in the direction g: an element depends on its own angle alone."""
+    """Returns the derivative of d_freqs(dy, x, freqs) by freqs in the direction g. Each element depends only on its own
+    angle."""
     sign = -1 if spec.inverse else 1
     minus_turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(xs)]
     return -g * sign * api.angle_gradient(spec, side, list(dys), minus_turned).to(g.dtype)
 
 
 def angle_gradient_backward(api, spec, side, dys, xs, g):
-    """Gradients of <g, d_freqs(dy, x, freqs)>: (d_freqs, [d_dy, ...], [d_x, ...])."""
+    """Returns the gradients of <g, d_freqs(dy, x, freqs)>: (d_freqs, [d_dy, ...], [d_x, ...])."""
     d_dys = along_freqs(api, False, spec, side, g, xs)
     d_xs = along_freqs(api, True, spec, side, g, dys)
     return angle_gradient_along_freqs(api, spec, side, dys, xs, g), d_dys, d_xs

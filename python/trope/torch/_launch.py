@@ -1,4 +1,4 @@
-"""Calls on torch tensors, without autograd: what is allocated, on which stream, and the plan of a call."""
+"""Calls on torch tensors without autograd: the allocations, the stream, and the plan of a call."""
 
 import torch
 
@@ -13,23 +13,23 @@ from .._spec import result_shape
 
 _current_stream = getattr(
     torch._C, "_cuda_getCurrentRawStream", None
-)  # the address of a stream in 0.1 us, where there is CUDA
+)  # returns the address of a stream in 0.1 us, if torch has CUDA
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 
 
 are_functions_transformed = torch._C._are_functorch_transforms_active
-_is_batched = torch._C._functorch.is_legacy_batchedtensor  # of is_grads_batched and vectorize
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # for is_grads_batched and vectorize
 _is_traced = torch._C._get_tracing_state
 _follows_tangents = torch._C._is_fwd_grad_enabled
 
 
 def are_transforms_active():
-    """Whether a transform of torch.func or forward mode is at work. (In the forward of a Function neither is.)"""
+    """Whether a transform of torch.func or forward mode is active. (Neither is active in the forward of a Function.)"""
     return are_functions_transformed() or (forward_ad._current_level >= 0 and _follows_tangents())
 
 
 def are_batched(tensors):
-    """Whether one is a batch of gradients (is_grads_batched, vectorize)."""
+    """Whether one tensor is a batch of gradients (is_grads_batched, vectorize)."""
     for t in tensors:
         if t is not None and _is_batched(t):
             return True
@@ -37,9 +37,9 @@ def are_batched(tensors):
 
 
 def refuse_transforms(tensors=()):
-    """Refuses what would record or differentiate a call that it cannot see: the results would be garbage, or zeros.
+    """Refuses transforms that would record or differentiate a call that they cannot see: results would be garbage or zeros.
 
-    Batched gradients are seen in the first of `tensors`: all of a call are batched, or none is.
+    For batched gradients it checks only the first of `tensors`: either all tensors of a call are batched, or none.
     """
     if are_transforms_active() or (tensors and _is_batched(tensors[0])):
         raise Error(
@@ -56,14 +56,14 @@ def refuse_transforms(tensors=()):
 
 
 def _meta(t):
-    """What a plan needs of a tensor. A call of meta tensors is checked as one on the CPU."""
+    """Returns the properties of a tensor that a plan needs. A call of meta tensors is checked like a call on the CPU."""
     return None if t is None else Meta(t.shape, t.stride(), t.dtype, "cpu" if t.is_meta else t.device.type)
 
 
 def _names(count):
-    """The names of `count` tensors, of what out and forward_src have for them, of what is beside them, and of their norms' arrays."""
+    """Returns the names of `count` tensors, of their out and forward_src, of the Side, and of their norms' arrays."""
     sums = "token_sums of norms[%d]"
-    of_norms = "norms[%d].weight", "rstd of norms[%d]", "d_weights[%d]", sums, sums  # as in NormArrays
+    of_norms = "norms[%d].weight", "rstd of norms[%d]", "d_weights[%d]", sums, sums  # in the order of NormArrays
     named = [name % i for name in NAMES.values() for i in range(count)] + list(Side._fields)
     return named + [name % i for i in range(count) for name in of_norms]
 
@@ -90,8 +90,9 @@ def _scratch(device):
 
 
 def _keep_alive(device, tensors):
-    """On a side stream: the allocator must not give their memory away before the stream is through with them."""
-    if torch.cuda.is_current_stream_capturing():  # a graph's memory stays anyway
+    """On a side stream, keeps the allocator from reusing the memory of the tensors before the stream has finished with
+    it."""
+    if torch.cuda.is_current_stream_capturing():  # a graph keeps its memory anyway
         return
     current = torch.cuda.current_stream(device)
     for t in tensors:
@@ -100,21 +101,21 @@ def _keep_alive(device, tensors):
 
 
 def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=()):
-    """One call. Lists of tensors (None: not there), a Side, and NormArrays for each tensor if there are norms. are_new: dsts are
-    as new_result makes them, so that those of srcs tell all of them.
+    """Runs one call. The lists have None where a tensor is absent. `norms` has NormArrays for each tensor, or is empty.
+    are_new: new_result made the dsts, so the srcs determine their shapes and strides.
 
-    The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
+    The key of the plan has everything that a plan depends on. Reading it from the tensors is most of the cost of this call.
     """
-    refuse_transforms(srcs)  # which reach a backward that was recorded before
+    refuse_transforms(srcs)  # a transform can reach a backward that was recorded before it
     if srcs[0].is_meta:
-        # There is nothing to run, and the plan checks the call.
+        # Nothing has to run: making the plan checks the call.
         _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms)
         return
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:
-        if t.layout is not torch.strided:  # an upstream gradient: what a call gets is looked at before
+        if t.layout is not torch.strided:  # an upstream gradient: other tensors are checked earlier
             raise Error("tensors: an upstream gradient has layout %s: pass to_dense()" % t.layout, "tensors")
-        if t.is_neg():  # lazily: its memory has other values
+        if t.is_neg():  # negated lazily: the memory has the values with the other sign
             return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side, norms))
         key += (t.shape, t.stride(), t.dtype, t.get_device())
         addresses.append(t.data_ptr())
@@ -149,7 +150,8 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=
 
 
 def _without_negations(srcs, dsts, forward_srcs, side, norms):
-    """The imaginary part of a conjugate is such a tensor: a copy of it can be read, but not written."""
+    """Copies tensors that are negated lazily, such as the imaginary part of a conjugate. They can be read, but not
+    written."""
     of_norms = _flatten(norms)
     written = [*dsts, side.status, side.d_freqs, side.d_inv_freq, *[arrays.d_weight for arrays in norms]]
     for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *of_norms)):
@@ -165,7 +167,7 @@ def _without_negations(srcs, dsts, forward_srcs, side, norms):
 
 
 def _check_memory(names, tensors):
-    """Refuses a tensor without an address, unless it has no elements."""
+    """Refuses a tensor that has elements but no address."""
     for name, t in zip(names, tensors):
         if t is not None and not t.data_ptr() and t.numel():
             message = "%s is a %s on %s that has no memory of its own: pass an ordinary tensor"
@@ -173,14 +175,14 @@ def _check_memory(names, tensors):
 
 
 def new_result(backward, spec, i, x):
-    """As eager PyTorch's elementwise operations would make it: with the order of dimensions that x has in memory."""
+    """Makes a result as eager PyTorch's elementwise operations would: with the order of dimensions that x has in memory."""
     if not spec.shared_heads[i]:
         return torch.empty_like(x)
     return x.new_empty(result_shape(backward, spec, i, x.shape))
 
 
 def rotate(transposed, spec, side, tensors):
-    """M x of each tensor, or M' x."""
+    """Returns M x of each tensor, or M' x."""
     if any(spec.shared_heads):
         results = [new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
     else:
@@ -190,7 +192,7 @@ def rotate(transposed, spec, side, tensors):
 
 
 def find_angle_gradient(spec, side, dys, xs):
-    """dL/d freqs, of the shape of the table and in f32 (f64 with f64 tensors), from dy and x of each tensor."""
+    """Returns dL/d freqs from dy and x of each tensor, in the shape of the table and in f32 (f64 with f64 tensors)."""
     dtype = torch.float64 if dys[0].dtype == torch.float64 else torch.float32
     table = side.freqs if side.freqs is not None else side.cos
     d_freqs = torch.empty(table.shape, dtype=dtype, device=table.device)

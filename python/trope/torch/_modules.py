@@ -1,4 +1,4 @@
-"""RotaryEmbedding: a module that holds frequencies, and what a config says about the rotation."""
+"""RotaryEmbedding, a module that holds the frequencies and the settings of a config."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ from ..frequencies import Frequencies, frequencies
 from . import _check_tensor, _is_distributed, rotate
 from ._transforms import is_followed
 
-_READ = ("position_ids", "start_positions", "cu_seqlens")  # by which positions are in memory
+_READ = ("position_ids", "start_positions", "cu_seqlens")  # options that make positions depend on memory
 _BY_LENGTH = ("dynamic", "longrope")  # rules whose frequencies depend on the length of the input
 _OF_ANGLES = ("inv_freq", "freqs", "cos", "sin", "angle_columns")
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Rotates q and k, or any tensors, by frequencies that it holds.
+    """Rotates q and k, or any tensors, by frequencies that the module holds.
 
     Arguments:
-        config: a Hugging Face config (model.config, a dict, the path of a config.json or of its folder), of which the
-            frequencies, the pairing, the window and the axes are read; or trope.Frequencies, which say nothing but the
-            frequencies.
-        layout: as of rotate.
-        pairing: as of rotate. Needed where the config does not say it: for Frequencies, and for a model_type that is not
-            known.
-        learned: inv_freq is a parameter, in float32 whatever dtype the module is cast to. It then goes through an f32 table
-            of radians, as in transformers; else angles are exact at any position.
-        layer_type: of a config whose layers rotate differently: "full_attention", "sliding_attention", ...
+        config: a Hugging Face config (model.config, a dict, the path of a config.json or of its folder), or
+            trope.Frequencies. From a config, the module reads the frequencies, the pairing, the window and the axes.
+            Frequencies contain nothing but the frequencies.
+        layout: the layout option of rotate.
+        pairing: the pairing option of rotate. Required for Frequencies, and for configs with an unknown model_type.
+        learned: True makes inv_freq a parameter. It stays in float32 if the module is cast to another dtype. It
+            goes through an f32 table of radians, as in transformers. Otherwise, angles are exact at any position.
+        layer_type: "full_attention", "sliding_attention", ..., for a config whose layers rotate differently.
         seq_len: the length of the input in tokens, for rope_type "dynamic" and "longrope", whose frequencies depend on it.
-            Left out, it is found in each call.
+            By default, each call determines it.
         options: further options of rotate that are the same in every call (rotary_dim, rounding, ...). They must not
-            contradict the config. To rotate in another way than it says, pass trope.frequencies(config) in its place.
+            contradict the config. To rotate in another way than the config, pass trope.frequencies(config) instead of it.
 
     Raises:
         trope.Error: names the argument or the key of the config.
     """
 
-    if TYPE_CHECKING:  # what must be given, and what a call returns
+    if TYPE_CHECKING:  # the required arguments and the return type of a call
 
         def __init__(
             self,
@@ -78,7 +77,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _set_up(self, config, layout=None, pairing=None, learned=False, layer_type=None, seq_len=None, **options):
         self.options = dict(options, layout=layout, pairing=pairing)
-        self.trailing_dim = 0  # the last so many elements of a head rotate, 0: those that options say
+        self.trailing_dim = 0  # the number of last elements of a head that rotate; 0: the options decide
         self._config, self._layer_type, self._frequencies = None, layer_type, {}
         self._seq_len = seq_len
         if isinstance(config, Frequencies):
@@ -92,7 +91,7 @@ class RotaryEmbedding(torch.nn.Module):
             self.frequencies = frequencies(config, layer_type=layer_type, seq_len=seq_len)
             self._adopt(model_rotation(config, layer_type))
             if self.frequencies.rule in _BY_LENGTH and seq_len is None:
-                self._config = copy.deepcopy(config)  # the caller's may change
+                self._config = copy.deepcopy(config)  # the caller may change its own
         self._check_options()
         self.inv_freq = None
         if flag(learned, "learned"):
@@ -104,7 +103,7 @@ class RotaryEmbedding(torch.nn.Module):
             self.reset_parameters()
 
     def _adopt(self, rotation):
-        """Sets the options that a config says, and refuses others that contradict it."""
+        """Sets the options that a config determines, and refuses options that contradict it."""
         said = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
         said["mscale"] = self.frequencies.attention_factor
         if rotation.pairing is not None:
@@ -128,7 +127,7 @@ class RotaryEmbedding(torch.nn.Module):
             raise Error(message % rotation.model_type, "pairing")
 
     def _check_options(self):
-        """What a call would refuse whatever its tensors are."""
+        """Refuses options that a call would refuse for all tensors."""
         known = [name for name in TABLE if name not in _OF_ANGLES]
         if not set(self.options).issubset([*known, "max_position"]):
             refuse_unknown(self.options, [*known, "max_position"], "trope.torch.RotaryEmbedding")
@@ -139,12 +138,12 @@ class RotaryEmbedding(torch.nn.Module):
         _spec.resolve([one] * max(1, *map(len, per_tensor), 1), {**options, "inv_freq": self.frequencies})
 
     def reset_parameters(self):
-        """Sets a learned inv_freq to the frequencies that the module was made with."""
+        """Resets a learned inv_freq to the frequencies that the module was made with."""
         if self.inv_freq is None:
             return
         values = torch.tensor(self.frequencies.inv_freq, dtype=torch.float32, device="cpu")
         with torch.no_grad():
-            if hasattr(self.inv_freq, "device_mesh"):  # DTensor, of FSDP2
+            if hasattr(self.inv_freq, "device_mesh"):  # a DTensor, from FSDP2
                 from torch.distributed.tensor import distribute_tensor
 
                 mesh, placements = self.inv_freq.device_mesh, self.inv_freq.placements
@@ -152,7 +151,7 @@ class RotaryEmbedding(torch.nn.Module):
             self.inv_freq.copy_(values)
 
     def _apply(self, fn, recurse=True):
-        """Casts to 16 bits leave a learned inv_freq in its dtype, and what leaves the meta device gets its values."""
+        """Keeps the dtype of a learned inv_freq in casts to 16 bits, and sets its values when it leaves the meta device."""
         was_meta = self.inv_freq is not None and self.inv_freq.is_meta
         super()._apply(keep_precision(fn), recurse)
         if was_meta and not self.inv_freq.is_meta:
@@ -168,7 +167,7 @@ class RotaryEmbedding(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
 
     def _find_frequencies(self, tensors, seq_len, options):
-        """The Frequencies of a call."""
+        """Returns the Frequencies of a call."""
         tokens = self._count_tokens(tensors, options)
         if seq_len is not None:
             integer(seq_len, "seq_len", 1, 2**53)
@@ -190,7 +189,7 @@ class RotaryEmbedding(torch.nn.Module):
         return self._of_length(max(tokens, 1) if seq_len is None else seq_len)
 
     def _count_tokens(self, tensors, options):
-        """One more than the largest position of a call, None if positions are read from memory."""
+        """Returns one more than the largest position of a call, or None if positions are read from memory."""
         if any(options.get(name) is not None for name in _READ):
             return None
         cp_size = options.get("cp_size")
@@ -206,20 +205,20 @@ class RotaryEmbedding(torch.nn.Module):
             if len(self._frequencies) > 4096:
                 self._frequencies.clear()
             known = frequencies(self._config, layer_type=self._layer_type, seq_len=seq_len)
-            # Equal ones are one object, as which they are found quickly in every call.
+            # Equal Frequencies are replaced by one object, which makes the lookup of every call fast.
             known = next((f for f in (self.frequencies, *self._frequencies.values()) if f == known), known)
             self._frequencies[seq_len] = known
         return known
 
     def forward(self, *tensors, seq_len=None, **options):
-        """rotate(*tensors, ...) by the frequencies and options of the module.
+        """Calls rotate(*tensors, ...) with the frequencies and options of the module.
 
         Arguments:
-            tensors: as of rotate.
-            seq_len: for rope_type "dynamic" and "longrope": one more than the largest position of the call, by which
-                transformers chooses the frequencies. Left out, it is the number of tokens (times cp_size); with
-                position_ids, start_positions or cu_seqlens it must be given.
-            options: further ones of rotate: position_ids, cu_seqlens, ...
+            tensors: the tensors of rotate.
+            seq_len: for rope_type "dynamic" and "longrope", one more than the largest position of the call. transformers
+                chooses the frequencies by it. The default is the number of tokens (times cp_size). It is required with
+                position_ids, start_positions or cu_seqlens.
+            options: further options of rotate: position_ids, cu_seqlens, ...
         """
         for name in options:
             if name in _OF_ANGLES or self.options.get(name) is not None:
@@ -227,16 +226,16 @@ class RotaryEmbedding(torch.nn.Module):
         own_axes = self.options.get("pair_axis") is not None
         options = {**self.options, **options}
         for i, x in enumerate(tensors):
-            if not _is_distributed(x):  # which rotate checks
+            if not _is_distributed(x):  # rotate checks DTensors
                 _check_tensor(x, "tensors[%d]" % i)
         if not tensors or any(x.dim() != len(self.options["layout"]) for x in tensors):
-            return rotate(*tensors, inv_freq=self.frequencies, **options)  # which says what is wrong
+            return rotate(*tensors, inv_freq=self.frequencies, **options)  # raises the error
         if self.trailing_dim:
             options["rotary_offset"] = self._trailing_offsets(tensors)
         ids = options.get("position_ids")
         if ids is not None and not _is_distributed(ids):
             _check_tensor(ids, "position_ids")
-        if own_axes and (ids is None or ids.dim() < 3 or ids.shape[0] == 1):  # one position for all axes, as for texts
+        if own_axes and (ids is None or ids.dim() < 3 or ids.shape[0] == 1):  # text: one position for all axes
             del options["pair_axis"]
         if self.inv_freq is None:
             return rotate(*tensors, inv_freq=self._find_frequencies(tensors, seq_len, options), **options)
@@ -245,14 +244,14 @@ class RotaryEmbedding(torch.nn.Module):
         return rotate(*tensors, inv_freq=self._learned(), **options)
 
     def _learned(self):
-        """inv_freq as a Parameter: torch.func.functional_call puts ordinary tensors in its place."""
+        """Returns inv_freq as a Parameter, because torch.func.functional_call replaces it by an ordinary tensor."""
         inv_freq = self.inv_freq
         if isinstance(inv_freq, torch.nn.Parameter) or inv_freq.requires_grad or is_followed(inv_freq):
             return inv_freq
         return torch.nn.Parameter(inv_freq, requires_grad=False)
 
     def _trailing_offsets(self, tensors):
-        """rotary_offset of each tensor, for a window at the end of its heads."""
+        """Returns rotary_offset of each tensor, for a window at the end of its heads."""
         widths = self.options["rotary_dim"]
         widths = widths if isinstance(widths, (list, tuple)) else [widths] * len(tensors)
         for i, x in enumerate(tensors):
@@ -268,8 +267,8 @@ class RotaryEmbedding(torch.nn.Module):
 
 
 def _agrees(name, given, said):
-    """Whether an option of the caller says what the config says, for each of its tensors. trope.COPY is for tensors that
-    are not rotated."""
+    """Whether an option of the caller agrees with the config for each tensor. A rotary_dim of trope.COPY
+    always agrees, because such a tensor is not rotated."""
     each = listed(given)
     if name == "pair_axis":
         return each is not None and tuple(each) == tuple(said)
@@ -277,7 +276,7 @@ def _agrees(name, given, said):
 
 
 def keep_precision(fn):
-    """A function for Module._apply that moves tensors as `fn` does, but does not cast them to fewer bits."""
+    """Returns a function for Module._apply that moves tensors like `fn`, but does not cast them to fewer bits."""
 
     def move(t):
         moved = fn(t)

@@ -1,10 +1,11 @@
-"""Norms in the same call as the rotation: launches, derivatives, the operators, and heads that are on several ranks.
+"""Norms in the same call as the rotation: launches, derivatives, operators, and heads that are on several ranks.
 
-A rotation with norms is one call of the library. Where ranks share the heads of a token it is two, with an all-gather in between.
-Launched makes these calls directly, for eager autograd. Operators makes them through trope::rotate_normed and its kin, for
-torch.compile and dispatch modes. PyTorch derives the second derivative from the operations in _formula.
+A rotation with norms is one call of the library. If ranks share the heads of a token, it is two calls, with an all-gather
+in between. Launched makes these calls directly, for eager autograd. Operators makes them through trope::rotate_normed and
+the related operators, for torch.compile and dispatch modes. PyTorch derives the second derivative from the operations in
+_formula.
 
-Lists have an entry for each tensor, None where there is nothing.
+Lists have an entry for each tensor, which is None where there is nothing.
 """
 
 import functools
@@ -19,10 +20,10 @@ from .._options import NormSettings, with_gradients
 from .._spec import DIMS, intern
 from . import _autograd, _formulas, _launch, _ops, _transforms
 
-# ---- Norms that modules stand for ----
+# ---- Norms of modules ----
 
-# The RMSNorm modules of transformers, by how they round. Models that normalise after the rotation (HunYuan, Llama 4) are left out,
-# since a module does not say so.
+# The RMSNorm modules of transformers, by their rounding. Models that normalise after the rotation (HunYuan, Llama 4) are
+# absent, because the module does not tell the order.
 _TWICE = """
     ApertusRMSNorm Dots1RMSNorm Exaone4RMSNorm ExaoneMoeRMSNorm Glm4MoeRMSNorm Lfm2RMSNorm Lfm2MoeRMSNorm LlamaRMSNorm
     MiniMaxM2RMSNorm MistralRMSNorm OlmoeRMSNorm Qwen2RMSNorm Qwen3RMSNorm Qwen3MoeRMSNorm Qwen3OmniMoeTextRMSNorm
@@ -30,7 +31,7 @@ _TWICE = """
 """
 _PRODUCT = "AfmoeRMSNorm FlexOlmoRMSNorm Gemma3nRMSNorm Gemma4RMSNorm Olmo2RMSNorm Olmo3RMSNorm OlmoHybridRMSNorm"
 _PLUS_ONE = "Gemma3RMSNorm Qwen3NextRMSNorm Qwen3_5RMSNorm Qwen3_5MoeRMSNorm T5Gemma2RMSNorm"
-# Their `rounding` and `plus_one`.
+# The `rounding` and `plus_one` of these modules.
 _OF_TRANSFORMERS = {
     **{name: ("twice", False) for name in _TWICE.split()},
     **{name: ("product", False) for name in _PRODUCT.split()},
@@ -40,12 +41,12 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def default_eps(x):
-    """The eps of torch.nn.RMSNorm without one: that of its arithmetic, and not that of the dtype of x."""
+    """Returns the eps that torch.nn.RMSNorm uses by default: the eps of its arithmetic's dtype, not of the dtype of x."""
     return 2.0**-52 if str(x.dtype).endswith("float64") else 2.0**-23
 
 
 def find_norm(i, module, x, spec):
-    """The Norm that an RMSNorm module computes of tensors[i], for resolve_norms."""
+    """Returns the Norm that an RMSNorm module computes for tensors[i]. It is the find_norm of resolve_norms."""
     name, kind = "norms[%d]" % i, type(module)
     if not isinstance(module, torch.nn.Module):
         raise Error("%s must be a trope.Norm, an RMSNorm module or None, not a %s" % (name, kind.__name__), name)
@@ -67,7 +68,7 @@ def find_norm(i, module, x, spec):
             raise Error("%s has hooks, which the call would not run: pass trope.Norm(weight, eps=..., ...)" % name, name)
     weight = getattr(module, "weight", None)
     if count is None:
-        if weight is None:  # Gemma3nRMSNorm without scale does not keep its size
+        if weight is None:  # a Gemma3nRMSNorm without scale does not store its size
             message = "%s has no weight, which would tell whether it is of a head or of a token: pass trope.Norm(eps=...)"
             raise Error(message % name, name)
         count = weight.numel()
@@ -84,7 +85,7 @@ def find_norm(i, module, x, spec):
 
 
 def _real(x):
-    """The dtype of the arithmetic, of rstd and of the gradients of weights."""
+    """Returns the dtype of the arithmetic, of rstd and of the gradients of weights."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -101,7 +102,7 @@ def _have_sums(spec):
 
 
 def _expand(present, arrays):
-    """A list with those of `arrays`, in their order, where `present` is true, and None elsewhere."""
+    """Returns a list with the elements of `arrays`, in order, where `present` is true, and None elsewhere."""
     rest = list(arrays)[::-1]
     expanded = [rest.pop() if is_there and rest else None for is_there in present]
     if rest:
@@ -124,7 +125,7 @@ def _new_sums(spec, tensors):
 
 
 def _new_gradients(side, dys, weights, wants_freqs, wants_tensors, wants_weights):
-    """[d_freqs], d_tensors and d_weights, None where one is not wanted."""
+    """Allocates [d_freqs], d_tensors and d_weights. An unwanted gradient is None."""
     d_freqs = [torch.empty(side.freqs.shape, dtype=_real(dys[0]), device=side.freqs.device) if wants_freqs else None]
     d_tensors = [torch.empty_like(dy) if wanted else None for dy, wanted in zip(dys, wants_tensors)]
     d_weights = [
@@ -135,7 +136,7 @@ def _new_gradients(side, dys, weights, wants_freqs, wants_tensors, wants_weights
 
 
 def _launch_all(backward, spec, side, srcs, dsts, forward_srcs, **of_norms):
-    """One call. of_norms: the lists of NormArrays' fields that there are."""
+    """Makes one call. of_norms: lists for the fields of NormArrays that the call has."""
     none = [None] * len(srcs)
     norms = [NormArrays(*arrays) for arrays in zip(*[of_norms.get(name, none) for name in NormArrays._fields])]
     _launch.launch(backward, spec, srcs, dsts, forward_srcs, side, False, norms)
@@ -146,7 +147,8 @@ class Launched:
 
     @staticmethod
     def sums(backward, spec, side, srcs, xs, weights, rstds):
-        """The sums of this rank's heads, for each tensor that has ranks. Other tensors get a result, which the library requires."""
+        """Returns the sums of this rank's heads, for each tensor that has ranks. Other tensors get a result that nobody
+        uses, because the library requires one."""
         sums = _new_sums(spec, srcs)
         dsts = [None if one is not None else torch.empty_like(x) for one, x in zip(sums, srcs)]
         xs = _read_xs(spec, xs, False) if backward else [None] * len(srcs)
@@ -155,7 +157,7 @@ class Launched:
 
     @staticmethod
     def rotate(spec, side, tensors, weights, sums, writes_rstd, out=None):
-        """(results, rstds) of the forward call."""
+        """Makes the forward call. Returns (results, rstds)."""
         none = [None] * len(tensors)
         results = [torch.empty_like(x) for x in tensors] if out is None else out
         rstds = _new_rstds(spec, tensors) if writes_rstd else none
@@ -164,7 +166,7 @@ class Launched:
 
     @staticmethod
     def gradients(spec, side, dys, xs, weights, rstds, sums, wants_freqs, *wants):
-        """(d_freqs, d_tensors, d_weights) of the backward call."""
+        """Makes the backward call. Returns (d_freqs, d_tensors, d_weights)."""
         (d_freqs,), d_tensors, d_weights = _new_gradients(side, dys, weights, wants_freqs, *wants)
         side, xs = with_gradients(side, d_freqs, None), _read_xs(spec, xs, wants_freqs)
         _launch_all(True, spec, side, dys, d_tensors, xs, weight=weights, rstd=rstds, d_weight=d_weights, token_sums=sums)
@@ -172,17 +174,17 @@ class Launched:
 
 
 def _read_xs(spec, xs, wants_freqs):
-    """The xs that a backward call reads, which refuses others."""
+    """Returns the xs that a backward call reads. The library refuses any others."""
     reads = [settings.scope != "" or (wants_freqs and width > 0) for settings, width in zip(spec.norms, spec.rotary_dims)]
     return [x if is_read else None for x, is_read in zip(xs, reads)]
 
 
-# ---- What a call is made of ----
+# ---- The steps of a call ----
 
 
 def _widened(spec, of, lists, fill):
-    """The Spec for the tensors `of`, and their part of each list. The Spec may need one more tensor (see as_wide): the first lists,
-    of tensors, get that tensor, and the others the entries of `fill`."""
+    """Returns the Spec for the tensors `of`, and their part of each list. The Spec may need one more tensor (see as_wide).
+    It is appended to the first lists, which are lists of tensors. The other lists get the entries of `fill`."""
     some, widened = _formulas.as_wide(_formulas.subset(spec, of), spec, [lists[0][i] for i in of])
     more = list(widened[len(of) :])
     tensors = len(lists) - len(fill)
@@ -191,7 +193,8 @@ def _widened(spec, of, lists, fill):
 
 
 def _gather(api, spec, side, srcs, xs, weights, rstds):
-    """token_sums of all ranks, for each tensor that has ranks. In backward srcs are dys; in forward xs and rstds are None."""
+    """Returns token_sums of all ranks for each tensor that has ranks. In backward srcs are dys. In forward xs and rstds are
+    None."""
     sums = [None] * len(srcs)
     of = [i for i, has in enumerate(_have_sums(spec)) if has]
     if not of:
@@ -208,21 +211,22 @@ def _gather(api, spec, side, srcs, xs, weights, rstds):
 
 
 def _rotate(api, spec, side, tensors, weights, writes_rstd, **out):
-    """(results, rstds) of a forward call."""
+    """Makes a forward call. Returns (results, rstds)."""
     sums = _gather(api, spec, side, tensors, None, weights, None)
     return api.rotate(spec, side, tensors, weights, sums, writes_rstd, **out)
 
 
 def _find_gradients(api, spec, side, dys, xs, weights, rstds, *wants):
-    """(d_freqs, d_tensors, d_weights) of a backward call, which has them all."""
+    """Makes a backward call of tensors that all have a dy. Returns (d_freqs, d_tensors, d_weights)."""
     sums = _gather(api, spec, side, dys, xs, weights, rstds)
     return api.gradients(spec, side, dys, xs, weights, rstds, sums, *wants)
 
 
 def _backward(find, spec, side, grads, tensors, weights, rstds, wants_freqs, wants_tensors, wants_weights):
-    """(d_freqs, d_tensors, d_weights), None where a gradient is not wanted or 0. A grad of None is 0. find: makes the call.
+    """Returns (d_freqs, d_tensors, d_weights), None where a gradient is not wanted or 0. A grad of None is 0. `find` makes
+    the call.
 
-    A tensor that no gradient reads may be None: its dy stands for it.
+    A tensor may be None if no gradient reads it. Its dy then takes its place.
     """
     count = len(tensors)
     turns = [wants_freqs and width > 0 for width in spec.rotary_dims]
@@ -246,7 +250,7 @@ def _backward(find, spec, side, grads, tensors, weights, rstds, wants_freqs, wan
 
 
 def _normalise(x, layout, settings, weight):
-    """n(x), in the dtype of x, by operations of PyTorch."""
+    """Returns n(x) in the dtype of x, computed by PyTorch operations."""
     dims = DIMS[layout]
     inner = [dim for dim in dims[2:] if dim is not None]
     rstd = (x.square().mean(inner if settings.scope == "token" else -1, keepdim=True) + settings.eps).rsqrt()
@@ -261,7 +265,7 @@ def _normalise(x, layout, settings, weight):
 
 
 def _formula(api, spec, side, tensors, weights):
-    """The results of a call that rounds nothing, in its arithmetic. api: _autograd.Eager or _ops.Operators."""
+    """Returns the results of a call without rounding, in its arithmetic. api: _autograd.Eager or _ops.Operators."""
     alone = _formulas.interned(spec._replace(norms=(), rounding="once"))
 
     def normalise(xs, order):
@@ -275,7 +279,8 @@ def _formula(api, spec, side, tensors, weights):
 
 
 def _second_derivative(api, spec, side, dys, xs, weights, grads):
-    """Gradients by [freqs], dys, xs and weights of <grads, what the backward call gives>, None where they are 0 or not needed."""
+    """Returns the gradients by [freqs], dys, xs and weights of <grads, the backward call's results>. None: 0 or not
+    needed."""
     if any(_have_sums(spec)):
         raise Error("norms: a gradient of a norm over several ranks cannot be differentiated again", "norms")
     if spec.padding == "copy":
@@ -307,7 +312,7 @@ def _second_derivative(api, spec, side, dys, xs, weights, grads):
 
 
 def _as_input(t):
-    """t as a tensor of its own, by which a result can be differentiated, and further what it was made of."""
+    """Returns a copy of t that a result can be differentiated by. Differentiation can go on to the inputs of t."""
     return None if t is None else t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
 
 
@@ -315,8 +320,8 @@ def _as_input(t):
 
 
 class Normed(Function):
-    """The results of a call: apply(spec, names, count, *arrays beside, *tensors, *weights) gives a tuple. The names are of the
-    arrays beside."""
+    """The results of a call: apply(spec, names, count, *side arrays, *tensors, *weights) returns a tuple. `names` are the
+    names of the side arrays."""
 
     @staticmethod
     def forward(ctx, spec, names, count, *arrays):
@@ -343,8 +348,8 @@ class Normed(Function):
 
 
 class Gradients(Function):
-    """The gradients of a call: apply(spec, names, count, wants, *arrays beside, *dys, *xs, *weights, *rstds) gives
-    (d_freqs, *d_tensors, *d_weights), None where one is not wanted."""
+    """The gradients of a call: apply(spec, names, count, wants, *side arrays, *dys, *xs, *weights, *rstds) returns
+    (d_freqs, *d_tensors, *d_weights). An unwanted gradient is None."""
 
     @staticmethod
     def forward(ctx, spec, names, count, wants, *arrays):
@@ -368,12 +373,12 @@ class Gradients(Function):
 
 
 def _cut(first, count, arrays):
-    """The first arrays, and then lists of `count`."""
+    """Returns the first `first` arrays, and then lists of `count` arrays."""
     return [arrays[:first], *[list(arrays[at : at + count]) for at in range(first, len(arrays), count)]]
 
 
 def _find_eager(spec, side, dys, xs, weights, rstds, *wants):
-    """As _find_gradients, and with autograd if somebody differentiates further."""
+    """Does the work of _find_gradients, with autograd if the gradients are differentiated further."""
     if not torch.is_grad_enabled():
         return _find_gradients(Launched, spec, side, dys, xs, weights, rstds, *wants)
     names, arrays = _autograd._present(side)
@@ -396,18 +401,18 @@ _ops._library.define("rotate_normed_backward(Tensor[] dys, Tensor[] xs, Tensor[]
 
 
 def _arguments(side, spec):
-    """The last arguments of an operator."""
+    """Returns the last arguments of an operator."""
     return [*[list(values) for values in zip(*spec.norms)], *_ops._arguments(side, spec)]
 
 
 def _read(rest):
-    """(Spec, Side) of the last arguments of an operator, as they are."""
+    """Returns (Spec, Side) of the last arguments of an operator, without checks."""
     norms = tuple([NormSettings(*settings) for settings in zip(*rest[:_COUNT])])
     return _ops._spec_of(rest[_COUNT + _ops.SIDE :])._replace(norms=norms), _ops._side_of(rest[_COUNT:])
 
 
 def _ready(rest, count):
-    """The same, checked for a call of `count` tensors."""
+    """Returns (Spec, Side) of the last arguments of an operator, checked for a call of `count` tensors."""
     if any([len(values) != count for values in rest[:_COUNT]]):
         raise Error("norms: the lists of an operator's norms need one entry for each of %d tensors" % count, "norms")
     spec, side = _read(rest)
@@ -416,7 +421,8 @@ def _ready(rest, count):
 
 
 def _present(*lists):
-    """What is there, as the operators take and give it: torch.library does not differentiate by a list in which a tensor is None."""
+    """Returns the tensors that are not None, as operators take them: torch.library does not differentiate by lists with
+    None."""
     return [t for given in lists for t in given if t is not None]
 
 
@@ -533,13 +539,13 @@ def _backward_rotate_normed_backward(ctx, grads):
 
 
 def _of_operator(spec, gradients):
-    """Gradients by tensors and then weights, of which an operator has those that are there."""
+    """Returns the gradients by tensors and then weights. The operator returns only those that are present."""
     *of_tensors, of_weights = gradients
     return *of_tensors, [d for d, has_weight in zip(of_weights, _have_weights(spec)) if has_weight]
 
 
 def _after_norms(spec, d_freqs):
-    """Gradients by the last arguments of an operator."""
+    """Returns the gradients by the last arguments of an operator."""
     return (None,) * _COUNT + (d_freqs, *_ops.no_gradients_beside(spec))
 
 
@@ -548,7 +554,7 @@ torch.library.register_autograd(
     "trope::rotate_normed_backward", _backward_rotate_normed_backward, setup_context=_save_rotate_normed_backward
 )
 
-# ---- What trope.torch.rotate calls ----
+# ---- The functions that trope.torch.rotate calls ----
 
 
 def _refuse_transforms(tensors):
@@ -566,7 +572,7 @@ def needs_gradient(side, tensors, weights):
 
 
 def rotate(spec, side, tensors, weights, is_eager):
-    """The results of a call, with autograd."""
+    """Returns the results of a call, with autograd."""
     needed = needs_gradient(side, tensors, weights)
     if not is_eager:
         return _rotate(Operators, spec, side, list(tensors), weights, needed)[0]
@@ -578,12 +584,13 @@ def rotate(spec, side, tensors, weights, is_eager):
 
 
 def launch(spec, side, tensors, out, weights):
-    """The forward call without autograd, whose results are `out`."""
+    """Makes the forward call without autograd. It writes its results to `out`."""
     _rotate(Launched, spec, side, tensors, weights, False, out=out)
 
 
 def launch_backward(spec, side, dys, out, xs, weights, d_weights):
-    """The backward call without autograd, which computes rstd again. Its results are `out` and d_weights, and what side has."""
+    """Makes the backward call without autograd. It computes rstd again, and writes to `out`, d_weights and the gradients in
+    side."""
     for i, settings in enumerate(spec.norms):
         if settings.group:
             name = "norms[%d].process_group" % i

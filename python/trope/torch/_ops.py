@@ -11,23 +11,24 @@ from ..frequencies import Frequencies
 from . import _formulas, _launch
 from ._autograd import NoThird
 
-SIDE = ARRAYS.index("status")  # the arrays before it: an operator without side effects cannot write a status
+SIDE = ARRAYS.index("status")  # the number of arrays before status, which an operator without side effects cannot write
 _SCHEMA = ", ".join("%s %s" % (TABLE[name].type, TABLE[name].per_tensor or name) for name in (*ARRAYS[:SIDE], *SETTINGS))
 _OPTIONAL_WORDS = [name for name, option in SETTINGS.items() if option.type == "str" and option.default is None]
 
 
 def _side_of(arrays):
-    """The Side of an operator's arrays. There may be more after them."""
+    """Returns the Side of an operator's arrays. More arrays may follow them."""
     return Side(*arrays[:SIDE])
 
 
 def _spec_of(options):
-    """The Spec of an operator's last arguments."""
+    """Returns the Spec of an operator's last arguments."""
     return Spec(*(tuple(option) if isinstance(option, (list, tuple)) else option for option in options))
 
 
 def _ready_spec(options, count, side):
-    """The same, checked as the keywords of trope.torch.rotate are, for `count` tensors, and with phase steps made once."""
+    """Returns the Spec for `count` tensors, checked like the keywords of trope.torch.rotate. It makes phase steps only
+    once."""
     spec = _spec_of(options)
     if spec.accumulate:
         raise Error("accumulate is True, and an operator has only new results", "accumulate")
@@ -47,17 +48,17 @@ def _checked(spec, count, table, columns):
 
 
 def options_of(spec):
-    """The arguments of an operator for a Spec."""
+    """Returns the arguments of an operator for a Spec."""
     spec = spec._replace(inv_freq=tuple(getattr(spec.inv_freq, "inv_freq", spec.inv_freq)))
     return [list(option) if isinstance(option, tuple) else option for option in spec[: len(SETTINGS)]]
 
 
 def _arguments(side, spec):
-    """The last arguments of an operator."""
+    """Returns the last arguments of an operator."""
     return [*side[:SIDE], *options_of(spec)]
 
 
-_library = torch.library.Library("trope", "DEF")  # cheaper a call than torch.library.custom_op
+_library = torch.library.Library("trope", "DEF")  # a call costs less than with torch.library.custom_op
 _library.define("rotate(bool transposed, Tensor[] tensors, %s) -> Tensor[]" % _SCHEMA)
 _library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s) -> Tensor" % _SCHEMA)
 
@@ -98,7 +99,7 @@ def _(dys, xs, *rest):
 
 
 class Operators:
-    """What the formulas are made of."""
+    """The calls that the formulas are made of, made through operators."""
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
@@ -114,7 +115,8 @@ class Operators:
 
 
 def no_gradients_beside(spec):
-    """Of an operator's last arguments, after freqs. torch.library takes an empty list for one of tensors, and wants a list back."""
+    """Returns the gradients of the arguments after freqs. torch.library passes an empty list of tensors, and expects a list
+    back."""
     settings = [[] if isinstance(option, (list, tuple)) and not option else None for option in spec[: len(SETTINGS)]]
     return (None,) * (SIDE - 1) + tuple(settings)
 

@@ -1,9 +1,9 @@
 """torch.func transforms (grad, vjp, jvp, vmap), forward-mode derivatives and batched gradients.
 
-The Functions here have setup_context, jvp and vmap, which these transforms need. Those of _autograd have not, and cost 50 us less a
-call, so this module is for calls in which a transform is active.
+The Functions here have setup_context, jvp and vmap, which these transforms need. The Functions of _autograd have none of
+them and cost 50 us less per call, so this module is only for calls in which a transform is active.
 
-A rotation is linear in its tensors: jvp is the call itself, and the dimension of a vmap joins that of the heads.
+A rotation is linear in its tensors. Its jvp is therefore the call itself, and a vmap dimension is merged into the heads.
 """
 
 import functools
@@ -18,12 +18,12 @@ from . import _autograd, _formulas, _launch
 
 
 def are_active(tensors=()):
-    """Whether a call of these tensors is transformed. Batched gradients show in the tensors alone."""
+    """Whether a call of these tensors is transformed. Batched gradients are visible only in the tensors."""
     return _launch.are_transforms_active() or _launch.are_batched(tensors)
 
 
 def is_followed(t):
-    """Whether a transform differentiates by t, or has a batch of it, so that its values must not leave the graph."""
+    """Whether a transform differentiates by t, or has a batch of it. The values of t must then not leave the graph."""
     if not _launch.are_transforms_active():
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(t) or forward_ad.unpack_dual(t).tangent is not None
@@ -37,7 +37,7 @@ def _unbatch(arrays, dims, b):
 
 
 def _each(apply, size, names, arrays, dims):
-    """A call for each entry of the batch. Gives results that are stacked in dimension 0."""
+    """Makes a call for each entry of the batch, and stacks the results in dimension 0."""
     if size == 0:
         raise Error(
             "tensors: vmap over an empty dimension, with angles or shared_heads that need a call for each entry", "tensors"
@@ -47,7 +47,7 @@ def _each(apply, size, names, arrays, dims):
 
 
 def _as_heads(apply, size, layout, names, arrays, dims):
-    """One call, in which an entry of the batch has heads of its own. Gives (results, their dimensions)."""
+    """Makes one call, with the heads of all entries of the batch. Returns (results, their dimensions)."""
     heads, beside = DIMS[layout].heads, len(names)
     moved = [t if d is None else t.movedim(d, heads) for t, d in zip(arrays, dims)]
     if size == 0:
@@ -62,7 +62,7 @@ def _as_heads(apply, size, layout, names, arrays, dims):
 
 
 def _vmap_rotation(apply, size, spec, names, arrays, dims):
-    """(results, their dimensions) of a rotation whose arrays (beside the tensors, then the tensors) have batch dimensions `dims`."""
+    """Returns (results, their dimensions) of a rotation. `dims`: the batch dimensions of side arrays and tensors."""
     shares_angles = all(d is None for d in dims[: len(names)])
     if shares_angles and not any(spec.shared_heads):
         return _as_heads(apply, size, spec.layout, names, arrays, dims)
@@ -80,7 +80,7 @@ def _refuse_tangents_of_tables(names, tangents):
 
 
 def _sum(parts):
-    """The sum of derivatives, of which None is 0."""
+    """Returns the sum of derivatives, where None is 0."""
     present = [part for part in parts if part is not None]
     return None if not present else sum(present[1:], present[0])
 
@@ -88,8 +88,8 @@ def _sum(parts):
 def _with_outer_tangents(jvp):
     """Lets the jvp of a Function see tangents of the transforms around it.
 
-    PyTorch switches forward mode off in a jvp, for all levels of torch.func, so that forward mode over forward mode gives zeros without an
-    error (seen in 2.11). Here it is on, and the level itself is taken off what the jvp computes with.
+    In a jvp, PyTorch switches forward mode off for all levels of torch.func, so that forward mode over forward mode returns
+    zeros without an error (seen in 2.11). Here forward mode stays on, and the values of the jvp's own level are unwrapped.
     """
 
     @functools.wraps(jvp)
@@ -107,7 +107,7 @@ def _with_outer_tangents(jvp):
 
 
 class Rotate(Function):
-    """M x of tensors, or M' x: apply(transposed, spec, names, *arrays beside, *tensors) gives a tuple."""
+    """M x of tensors, or M' x: apply(transposed, spec, names, *side arrays, *tensors) returns a tuple."""
 
     @staticmethod
     def forward(transposed, spec, names, *arrays):
@@ -122,7 +122,7 @@ class Rotate(Function):
                 _formulas.refuse_table(name, "requires a gradient")
         ctx.names, ctx.wants_freqs = names, "freqs" in names and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
-        # The tensors themselves are needed for the gradient of the angles alone: a caller may change them.
+        # Only the gradient of the angles needs the tensors themselves. A caller may change them otherwise.
         ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[: len(names)]))
         ctx.save_for_forward(*arrays)
 
@@ -162,7 +162,7 @@ class Rotate(Function):
 
 
 class AngleGradient(Function):
-    """dL/d freqs: apply(spec, names, *arrays beside, *dys, *xs); the first beside is freqs."""
+    """dL/d freqs: apply(spec, names, *side arrays, *dys, *xs). The first side array is freqs."""
 
     @staticmethod
     def forward(spec, names, *arrays):
@@ -208,9 +208,10 @@ class AngleGradient(Function):
 
 
 class Scale(Function):
-    """g x, of the elements that rotate: apply(spec, names, g, *arrays beside, *tensors) gives a tuple. The names are of the arrays.
+    """g x of the elements that rotate: apply(spec, names, g, *side arrays, *tensors) returns a tuple. `names` are the
+    names of the arrays.
 
-    This is a rotation with cos = g and sin = 0 that has derivatives by g, which the formulas of higher derivatives are made of.
+    This is a rotation with cos = g and sin = 0 that has derivatives by g. The formulas of higher derivatives use it.
     """
 
     @staticmethod
@@ -259,19 +260,20 @@ class Scale(Function):
 
 # ---- batched gradients ----
 
-MOST_LEVELS = 8  # of batches within batches
+MOST_LEVELS = 8  # the limit of nested batches
 
 
 def _level_of(t):
-    """The level of the innermost batch of t. PyTorch does not tell it, and a backward on CUDA is in a thread that does not know it.
+    """Returns the level of the innermost batch of t. PyTorch has no function for it, and a backward on CUDA runs in a
+    thread that does not know it.
 
-    To take a level that t lacks gives as many entries as the call asks for, which is none here.
+    Removing a level that t lacks returns as many entries as the call asks for, here none.
     """
     return max(level for level in range(1, MOST_LEVELS) if torch._remove_batch_dim(t, level, 0, 0).shape[0])
 
 
 def _of_batches(arrays, call):
-    """call(size, arrays, their batch dimensions) gives (results, their dimensions); with batched arrays, batched results."""
+    """Calls call(size, arrays, batch dimensions), which returns (results, their dimensions), and batches its results."""
     are_batched = [isinstance(t, torch.Tensor) and _launch.are_batched((t,)) for t in arrays]
     levels = [_level_of(t) if b else 0 for t, b in zip(arrays, are_batched)]
     level = max(levels)
@@ -279,14 +281,14 @@ def _of_batches(arrays, call):
     arrays = [t if d is None else torch._remove_batch_dim(t, level, 1, 0) for t, d in zip(arrays, dims)]
     size = next(t.shape[0] for t, d in zip(arrays, dims) if d == 0)
     results, dims = call(size, arrays, dims)
-    # In forward mode, PyTorch asks for the batch to come first in memory.
+    # In forward mode, PyTorch requires the batch to be the first dimension in memory.
     return [y if d is None else torch._add_batch_dim(y.movedim(d, 0).contiguous(), 0, level) for y, d in zip(results, dims)]
 
 
 def each_entry(function, *arguments):
-    """function(*arguments), with a call for each entry if some of them are batches of gradients.
+    """Returns function(*arguments), with one call for each entry if some arguments are batches of gradients.
 
-    These have rules for few operations of PyTorch, so a formula must not see them. Arguments may be lists, and so may the result.
+    Batches have rules for few operations of PyTorch, so a formula must not see them. Arguments and results may be lists.
     """
     leaves, tree = tree_flatten(arguments)
     if not any(isinstance(t, torch.Tensor) and _launch.are_batched((t,)) for t in leaves):
@@ -306,7 +308,7 @@ def each_entry(function, *arguments):
 
 
 class Transformed:
-    """The calls that the formulas are made of."""
+    """The calls that the formulas are made of, for active transforms."""
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
