@@ -1,16 +1,17 @@
-"""What apex has for RoPE: the eight functions of its module fused_rotary_positional_embedding, and the wrappers with
-autograd that apex.transformer.functional had.
+"""Drop-in functions for apex's RoPE: the eight functions of its module fused_rotary_positional_embedding, and the wrappers
+with autograd that apex.transformer.functional had.
 
     from trope import apex as fused_rotary_positional_embedding
     from trope.apex import fused_apply_rotary_pos_emb
 
-Results are those of apex's kernels. In half precision cos and sin are rounded to the dtype of the tensor, then each product
-and the sum (rounding="native" of trope.torch.rotate): with cos and sin given, apex's bits. In f32 it is a fused multiply
-and add of a rounded product ("once"), which nvcc makes of apex's source. Sines and cosines of freqs are trope's, which
-differ from those of CUDA's sincosf in last bits.
+Results are those of apex's kernels. In half precision, cos and sin are rounded to the dtype of the tensor, and so are each
+product and the sum (rounding="native" of trope.torch.rotate). With cos and sin given, these are apex's bits. In f32 each
+sum is a fused multiply-add of a rounded product ("once"), which nvcc generates from apex's source. Sines and cosines of
+freqs are trope's, which differ from CUDA's sincosf in the last bits.
 
-Element i turns with i + d2/2, and each column of a table is of its element; d2 may be less than d, and the rest is copied.
-Tables have no gradient, and the wrappers refuse those that require one. Tensors may also be f64, and on the CPU.
+Element i is paired with i + d2/2, and each column of a table belongs to one element. d2 may be less than d: the other
+elements are copied. Tables have no gradient, and the wrappers refuse tables that require one. Tensors may also be f64, and
+on the CPU.
 """
 
 import functools
@@ -40,7 +41,7 @@ def _check_dims(x, shape, argument):
 
 
 def _table(table, x, argument, x_argument, rows=None):
-    """[rows, d2] of [rows, 1, 1, d2]."""
+    """Returns [rows, d2] of a table [rows, 1, 1, d2]."""
     if table.dim() != 4 or table.shape[1] != 1 or table.shape[2] != 1:
         _refuse(argument, "has shape %s, which is not [positions, 1, 1, d2]", list(table.shape))
     if not 2 <= table.shape[3] <= x.shape[-1] or table.shape[3] % 2:
@@ -52,7 +53,8 @@ def _table(table, x, argument, x_argument, rows=None):
 
 
 def _run(transposed, x, result, **options):
-    """M x or M' x, to `result`. Under torch.compile and dispatch modes by operators, to a new tensor, with autograd."""
+    """Writes M x or M' x to `result`. Under torch.compile and dispatch modes, it uses operators and returns a new tensor,
+    with autograd."""
     rounding = "native" if x.dtype in (torch.float16, torch.bfloat16) else "once"
     width = options["freqs" if "freqs" in options else "cos"].shape[-1]
     options.update(pairing="half", angle_columns="half", rounding=rounding, rotary_dim=width)
@@ -64,7 +66,7 @@ def _run(transposed, x, result, **options):
 
 
 def _run_sbhd(transposed, x, transpose_output, **table):
-    """To a result [s, b, h, d], whose memory is [b, s, h, d] if asked for."""
+    """Returns a result [s, b, h, d]. With transpose_output, its memory is [b, s, h, d]."""
     s, b, h, d = x.shape
     result = x.new_empty((b, s, h, d)).transpose(0, 1) if transpose_output else x.new_empty((s, b, h, d))
     y = _run(transposed, x, result, layout="sbhd", **table)
@@ -94,7 +96,7 @@ def _rotate_thd(transposed, x, cu_seqlens, freqs, argument="t"):
 
 
 def _image_tables(cos, sin, x, size, names, argument):
-    """[rows, d/2] of cos and sin [1, rows, 1, d/2], with rows for all of `size` positions."""
+    """Returns [rows, d/2] of cos and sin [1, rows, 1, d/2], which must have rows for all of `size` positions."""
     half = x.shape[-1] // 2
     for table, name in zip((cos, sin), names):
         if table.dim() != 4 or table.shape[0] != 1 or table.shape[2] != 1 or table.shape[3] != half:
@@ -107,7 +109,7 @@ def _image_tables(cos, sin, x, size, names, argument):
 
 
 def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
-    """[b, rows * columns, h, d]: a launch for each half of the heads. The tables may be of different sizes and tensors."""
+    """Returns [b, rows * columns, h, d], with a launch for each half of the heads. The tables may have different sizes."""
     _check_dims(x, ("b", "img_h", "img_w", "h", "d"), argument)
     b, rows, columns, h, d = x.shape
     if d % 4:
@@ -128,12 +130,12 @@ def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
 
 @arguments({"tensors[0]": "input"}, input=floats, freqs=floats, transpose_output=flag)
 def forward(input, freqs, transpose_output):
-    """Rotates, outside of autograd.
+    """Rotates, without autograd.
 
     Arguments:
         input: [s, b, h, d], f32, f16, bf16 or f64. Any strides.
         freqs: [s, 1, 1, d2] f32 radians.
-        transpose_output: the result's memory is [b, s, h, d].
+        transpose_output: True makes the memory of the result [b, s, h, d].
     Return:
         [s, b, h, d].
     """
@@ -142,13 +144,13 @@ def forward(input, freqs, transpose_output):
 
 @arguments({"tensors[0]": "output_grads"}, output_grads=floats, freqs=floats, transpose_output=flag)
 def backward(output_grads, freqs, transpose_output):
-    """dx of dy [s, b, h, d]: the transpose of forward with the same arguments."""
+    """Returns dx of dy [s, b, h, d]: the transpose of forward with the same arguments."""
     return _rotate(True, output_grads, freqs, transpose_output, "output_grads")
 
 
 @arguments({"tensors[0]": "input"}, input=floats, cos=floats, sin=floats, transpose_output=flag)
 def forward_cached(input, cos, sin, transpose_output):
-    """forward with cos and sin [s, 1, 1, d2], of f32 or of the dtype of input, instead of freqs."""
+    """forward with cos and sin [s, 1, 1, d2] instead of freqs, in f32 or in the dtype of input."""
     return _rotate_cached(False, input, cos, sin, transpose_output, "input", ("cos", "sin"))
 
 
@@ -160,12 +162,12 @@ def backward_cached(output_grads, cos, sin, transpose_output):
 
 @arguments({"tensors[0]": "input"}, input=floats, cu_seqlens=indices, freqs=floats)
 def forward_thd(input, cu_seqlens, freqs):
-    """Rotates packed sequences, outside of autograd.
+    """Rotates packed sequences, without autograd.
 
     Arguments:
         input: [t, h, d].
-        cu_seqlens: [sequences + 1] int32 or int64: where they begin and end. Tokens behind the last become 0 (apex does not
-            write them).
+        cu_seqlens: [sequences + 1] int32 or int64: the boundaries of the sequences. Tokens after the last sequence become 0
+            (apex does not write them).
         freqs: [positions, 1, 1, d2] f32 radians, for the longest sequence.
     Return:
         [t, h, d].
@@ -181,11 +183,11 @@ def backward_thd(output_grads, cu_seqlens, freqs):
 
 @arguments({"tensors[0]": "input"}, input=floats, cos_h=floats, sin_h=floats, cos_w=floats, sin_w=floats)
 def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
-    """Rotates images, outside of autograd: the first half of a head by the row of its token, the second by the column.
+    """Rotates images, without autograd: the first half of a head by the token's row, the second half by its column.
 
     Arguments:
-        input: [b, img_h, img_w, h, d]. Any strides, but one copy more if rows and columns are not one dimension in memory.
-        cos_h, sin_h: [1, H, 1, d/2], H >= img_h, of f32 or of the dtype of input.
+        input: [b, img_h, img_w, h, d]. Any strides. If rows and columns are not one dimension in memory, it is copied.
+        cos_h, sin_h: [1, H, 1, d/2], H >= img_h, in f32 or in the dtype of input.
         cos_w, sin_w: [1, W, 1, d/2], W >= img_w.
     Return:
         [b, img_h * img_w, h, d].
@@ -195,12 +197,13 @@ def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
 
 @arguments({"tensors[0]": "output_grads"}, output_grads=floats, cos_h=floats, sin_h=floats, cos_w=floats, sin_w=floats)
 def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
-    """The transpose of forward_2d, of dy [b, img_h, img_w, h, d]; dx is [b, img_h * img_w, h, d]."""
+    """The transpose of forward_2d, for dy [b, img_h, img_w, h, d]. dx is [b, img_h * img_w, h, d]."""
     return _rotate_2d(True, output_grads, cos_h, sin_h, cos_w, sin_w, "output_grads")
 
 
 class _Rotation(Function):
-    """apply(transposed, run, x, *tables) of a linear run(transposed, x, *tables), any number of times."""
+    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). It can be differentiated
+    again."""
 
     @staticmethod
     def forward(ctx, transposed, run, x, *tables):
@@ -216,7 +219,7 @@ class _Rotation(Function):
 
 
 def _apply(run, x, **tables):
-    """run(False, x, *tables) with autograd for x."""
+    """Returns run(False, x, *tables) with autograd for x."""
     for name, table in tables.items():
         refuse_gradient(table, name)
     return _Rotation.apply(False, run, x, *tables.values()) if _is_eager((x,)) else run(False, x, *tables.values())
@@ -251,9 +254,10 @@ def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
     """forward_2d with autograd for t [b, img_h * img_w, h, d].
 
     Arguments:
-        cos_h, sin_h: [1, H, 1, d/2], H >= img_h; cos_w, sin_w: [1, W, 1, d/2], W >= img_w.
+        cos_h, sin_h: [1, H, 1, d/2], H >= img_h.
+        cos_w, sin_w: [1, W, 1, d/2], W >= img_w.
     Return:
-        like t, contiguous.
+        a contiguous tensor like t.
     """
     _check_dims(t, "bshd", "t")
     if t.shape[1] != img_h * img_w:

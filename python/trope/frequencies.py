@@ -5,10 +5,10 @@
     frequencies(rope_type="llama3", rope_theta=500000.0, head_dim=128, factor=8.0, low_freq_factor=1.0,
                 high_freq_factor=4.0, original_max_position_embeddings=8192)
 
-The rules are those of the library (trope_frequencies, section 6 of include/trope/trope.h). What keys mean, and where they
-are looked for, is as in transformers 5 (modeling_rope_utils.py, and the config classes in models/), for configs as 4 and 5
-write them. Where a key is missing, or is one that the rule does not use, transformers goes on with a warning or a default;
-here that is an Error that names the key, so that nobody trains with what was forgotten.
+The library computes the rules (trope_frequencies, section 6 of include/trope/trope.h). Keys have the meaning and the places
+that they have in transformers 5 (modeling_rope_utils.py, and the config classes in models/), for configs as versions 4 and
+5 write them. If a key is missing, or the rule does not use it, transformers continues with a warning or a default. Here
+this is an Error that names the key, so that nobody trains with a forgotten value.
 """
 
 import ctypes
@@ -55,10 +55,10 @@ from ._values import number, shown
 class Frequencies:
     """Frequencies of a rotation: immutable, hashable by value, picklable. len() is the number of pairs.
 
-    inv_freq          tuple of float [rotary_dim / 2]: radians a position, of each pair in order
-    attention_factor  float: what cos and sin are multiplied by, mscale of a call (not 1 with YaRN and LongRoPE)
-    rotary_dim        int: elements of a head that rotate, two for each pair
-    rule              str: the rope_type that they are made by, "ntk_alpha" (HunYuan's), or "given"
+    inv_freq          tuple of float [rotary_dim / 2]: radians per position, for each pair in order
+    attention_factor  float: multiplies cos and sin, as mscale of a call does (not 1 with YaRN and LongRoPE)
+    rotary_dim        int: the number of elements of a head that rotate, two for each pair
+    rule              str: the rope_type of the rule, "ntk_alpha" (HunYuan's), or "given"
     """
 
     __slots__ = ("inv_freq", "attention_factor", "rotary_dim", "rule", "_phase_steps", "_hash")
@@ -81,7 +81,8 @@ class Frequencies:
 
     @property
     def phase_steps(self):
-        """inv_freq as phase_step of a call: a ctypes array of c_uint64 [pairs], 2^-64 turns a position; always the same."""
+        """Returns inv_freq as phase_step of a call: a ctypes array of c_uint64 [pairs], in 2^-64 turns per position. It is
+        made once."""
         return self._phase_steps
 
     def _refuse(self, name, value=None):
@@ -96,7 +97,7 @@ class Frequencies:
         return self._value() == other._value() if isinstance(other, Frequencies) else NotImplemented
 
     def __hash__(self):
-        return self._hash  # asked for in every call
+        return self._hash  # every call asks for it
 
     def __len__(self):
         return len(self.inv_freq)
@@ -110,11 +111,11 @@ class Frequencies:
 
 
 def frequency_list(inv_freq, argument="inv_freq"):
-    """The tuple of floats [pairs] of what a caller gives as inverse frequencies.
+    """Returns the tuple of floats [pairs] of the inverse frequencies that a caller passes.
 
-    It may be a list or another iterable of numbers, or a 1-D array or tensor of float32 or float64 on the CPU. Fewer bits
-    are refused: bfloat16 keeps 8 of them, so that a token at position 8000 turns by the angle of one at 7985 or 8015.
-    Raises Error, whose argument is `argument`.
+    They may be a list or another iterable of numbers, or a 1-D array or tensor of float32 or float64 on the CPU. Smaller
+    dtypes are refused: bfloat16 keeps 8 bits, so that a token at position 8000 would turn by the angle of position 7985 or
+    8015. Raises Error, whose argument is `argument`.
     """
     if hasattr(inv_freq, "dtype"):
         _check_dtype(inv_freq, argument)
@@ -136,7 +137,7 @@ def frequency_list(inv_freq, argument="inv_freq"):
 
 
 def _check_dtype(array, argument):
-    """Refuses arrays and scalars of a dtype that does not hold an inverse frequency."""
+    """Refuses arrays and scalars of a dtype that cannot hold an inverse frequency."""
     name = str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
     if name not in ("float32", "float64"):
         text = "has dtype %s: use float32 or float64, and compute the frequencies in it (a cast does not bring bits back)"
@@ -144,7 +145,7 @@ def _check_dtype(array, argument):
 
 
 def _read_array(array, argument):
-    """The elements of a 1-D array or tensor on the CPU."""
+    """Returns the elements of a 1-D array or tensor on the CPU."""
     shape = tuple(getattr(array, "shape", ()))
     if len(shape) != 1:
         fail(argument, "must be 1-D, with an element for each pair, not of shape %s", list(shape))
@@ -154,16 +155,16 @@ def _read_array(array, argument):
         fail(argument, "is on device %s: pass a CPU tensor, a list, or what trope.frequencies(...) returns", place)
     try:
         return array.tolist()
-    except Exception as error:  # a tensor without values, as in tracing
+    except Exception as error:  # the tensor has no values, as in tracing
         text = "has no values to read (%s): pass a CPU tensor, a list, or what trope.frequencies(...) returns"
         fail(argument, text, type(error).__name__)
 
 
 def _first(given, count, argument):
-    """A list of the first elements, `count` of them at most."""
+    """Returns a list of at most `count` first elements."""
     try:
         return list(itertools.islice(given, count))
-    except Exception as error:  # an iterator is a caller's code
+    except Exception as error:  # an iterator runs code of the caller
         fail(argument, "cannot be read: %s: %s", type(error).__name__, error)
 
 
@@ -174,11 +175,11 @@ class Rotation:
     """The keys of one rotation.
 
     keys        the Keys of the language model
-    rope        the rope dict; a key that is None, or is missing, is not given
-    sizes       SIZE_KEYS, and original_max_position_embeddings where the config itself has it for all layers
-    model_type  decides what a class has where the config says nothing; None if it is not known
+    rope        the rope dict; a key that is None counts as missing
+    sizes       SIZE_KEYS, and original_max_position_embeddings if the config itself has it for all layers
+    model_type  decides about values that the config lacks; None if it is not known
     nested      names of configs within the config
-    rule        "default", ..., "ntk_alpha", once choose_rule() has been called
+    rule        "default", ..., "ntk_alpha", after a call of choose_rule()
     """
 
     def __init__(self, config, layer_type):
@@ -192,7 +193,7 @@ class Rotation:
         self.nested = keys.nested_names()
 
     def add(self, key, value):
-        """A keyword argument: says what the config does not, and must not contradict it."""
+        """Adds a keyword argument, which may complete the config but must not contradict it."""
         known = sorted(ROPE_KEYS.union(SIZE_KEYS))
         if key not in known:
             fail(key, "is not a key of a rotation%s", hint(key, known) or ": those are " + ", ".join(known))
@@ -207,7 +208,7 @@ class Rotation:
             (self.rope if key in ROPE_KEYS else self.sizes)[key] = value
 
     def choose_rule(self):
-        """Sets rule, and refuses keys that it does not use."""
+        """Sets rule, and refuses keys that the rule does not use."""
         self.rule = self.rope["rope_type"] or "default"
         if self.rule == "dynamic" and self.rope.get("alpha") is not None and self.model_type in READS_ALPHA:
             self.rule = "ntk_alpha"
@@ -219,7 +220,7 @@ class Rotation:
                 fail(key, "is not a known key beside rope_type %r%s", self.rule, hint(key, sorted(ROPE_KEYS)))
 
     def get(self, key):
-        """A number of the rope dict, None if it is not there."""
+        """Returns a number of the rope dict, or None if it is missing."""
         return optional_number(key, self.rope.get(key))
 
     def need(self, key):
@@ -227,7 +228,7 @@ class Rotation:
         return self._missing(key) if value is None else value
 
     def positive(self, key):
-        """A number over 0; 0.0, the library's default, if it is not there."""
+        """Returns a number over 0, or 0.0, the library's default, if it is missing."""
         value = self.get(key)
         if value is not None and value <= 0:
             fail(key, "must be over 0, not %s", shown(value))
@@ -237,7 +238,7 @@ class Rotation:
         fail(key, "is missing: rope_type %r needs it", self.rule)
 
     def max_position(self):
-        """max_position_embeddings of the config, in tokens."""
+        """Returns max_position_embeddings of the config, in tokens."""
         key = "max_position_embeddings"
         value, inner = optional_integer(key, self.sizes[key]), optional_integer(key, self.rope.get(key))
         if value is None:
@@ -247,10 +248,11 @@ class Rotation:
         return value
 
     def original(self):
-        """original_max_position_embeddings, in tokens; the config's own goes first, as in transformers (Phi-3).
+        """Returns original_max_position_embeddings, in tokens. The config's own value has priority, as in transformers
+        (Phi-3).
 
-        YaRN falls back to max_position_embeddings, as in transformers 4 and 5, and LongRoPE with factor, as in 4. The
-        others fail in 4, and in 5 are not scaled: here it must be given.
+        If it is missing, YaRN uses max_position_embeddings, as in transformers 4 and 5, and so does LongRoPE with factor,
+        as in 4. The other rules fail in 4 and are not scaled in 5. Here they require it.
         """
         own = optional_number(ORIGINAL, self.sizes[ORIGINAL])
         falls_back = self.rule == "yarn" or self.rule == "longrope" and self.rope.get("factor") is not None
@@ -261,7 +263,7 @@ class Rotation:
         return own
 
     def divisors(self, key, pairs):
-        """short_factor or long_factor: a ctypes array of double [pairs]."""
+        """Returns short_factor or long_factor as a ctypes array of double [pairs]."""
         values = self.rope.get(key)
         if values is None:
             self._missing(key)
@@ -272,7 +274,8 @@ class Rotation:
     # -- Sizes --
 
     def partial(self):
-        """partial_rotary_factor, or that of the model's class unless qk_rope_head_dim says as much; None if not there."""
+        """Returns partial_rotary_factor, or the constant one of the model's class unless there is a qk_rope_head_dim, or
+        None."""
         value, of_class = self.get("partial_rotary_factor"), of_model(CLASS_PARTIAL, self.model_type)
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None
@@ -284,7 +287,7 @@ class Rotation:
         return value
 
     def head_dim(self):
-        """Elements of a head: head_dim, or that of the model's class, or hidden_size / num_attention_heads."""
+        """Returns the number of elements of a head: head_dim, the model's class's, or hidden_size / num_attention_heads."""
         names = ("head_dim", "hidden_size", "num_attention_heads")
         head, hidden, heads = (optional_integer(name, self.sizes[name]) for name in names)
         head = of_model(CLASS_HEAD_DIM, self.model_type) if head is None else head
@@ -297,10 +300,12 @@ class Rotation:
         return hidden // heads if head is None else head
 
     def rotary_dim(self):
-        """Elements of a head that have a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim (MLA).
+        """Returns the number of elements of a head with a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
+        (MLA).
 
-        proportional: all of them, partial_rotary_factor being the rule's. rotary_dim, which GPT-J has in its place, must
-        not contradict them, nor may qk_rope_head_dim, but for a head_dim of which no factor says what rotates.
+        With the rule proportional, all elements have one, because partial_rotary_factor belongs to the rule. GPT-J has
+        rotary_dim instead. If given, rotary_dim and qk_rope_head_dim must equal the result. qk_rope_head_dim takes the
+        place of head_dim if no factor tells which part of a head rotates.
         """
         partial = self.partial()
         given, pe = (optional_integer(key, self.sizes[key]) for key in ("rotary_dim", "qk_rope_head_dim"))
@@ -319,7 +324,7 @@ class Rotation:
         return dim
 
 
-# ---- The rules: what trope_frequency_args has of each, but for base, rotary_dim and seq_len ----
+# ---- The rules: the fields of trope_frequency_args that each uses, except for base, rotary_dim and seq_len ----
 
 
 def _default(rotation, dim):
@@ -335,7 +340,7 @@ def _dynamic(rotation, dim):
 
 
 def _ntk_alpha(rotation, dim):
-    """HunYuan: the default rule with base * alpha^(d / (d - 2))."""
+    """The rule of HunYuan: the default rule with base * alpha^(d / (d - 2))."""
     if dim < 4:
         fail("alpha", "needs a rotary_dim of at least 4, not %d", dim)
     try:
@@ -351,9 +356,9 @@ def _yarn(rotation, dim):
     if truncate is not True and truncate is not False:  # transformers reads null, 0 and "" as false
         fail("truncate", "must be true or false, not %s", shown(truncate))
     scales = rotation.get("mscale"), rotation.get("mscale_all_dim")
-    scales = scales if all(scales) else (0.0, 0.0)  # one alone, or 0, has no effect in transformers
+    scales = scales if all(scales) else (0.0, 0.0)  # in transformers, one without the other, or 0, has no effect
     return {
-        "factor": rotation.max_position() / original if factor is None else factor,  # null, not missing: DeepSeek
+        "factor": rotation.max_position() / original if factor is None else factor,  # DeepSeek has null instead of no key
         "original_max_position": original,
         "beta_fast": rotation.get("beta_fast") or 0.0,
         "beta_slow": rotation.get("beta_slow") or 0.0,
@@ -397,7 +402,7 @@ FIELDS = {
     "llama3": _llama3,
     "proportional": _proportional,
 }
-# Keys for the library's names, where they are others.
+# The config keys of the library's fields, if their names differ.
 KEYS_OF_FIELDS = {
     "base": "rope_theta",
     "original_max_position": ORIGINAL,
@@ -407,12 +412,12 @@ KEYS_OF_FIELDS = {
 
 
 def fields_of(rotation, dim):
-    """The fields of trope_frequency_args that a Rotation of `dim` elements has, but for seq_len."""
+    """Returns the fields of trope_frequency_args for a Rotation of `dim` elements, without seq_len."""
     return {"base": rotation.need("rope_theta"), **FIELDS[rotation.rule](rotation, dim)}
 
 
 def evaluate(rule, dim, fields):
-    """The Frequencies of a rule for `dim` elements, with these fields of trope_frequency_args."""
+    """Returns the Frequencies of a rule for `dim` elements, with these fields of trope_frequency_args."""
     library_rule = "default" if rule == "ntk_alpha" else rule
     args = FrequencyArgs(struct_size=ctypes.sizeof(FrequencyArgs), rule=RULES[library_rule], rotary_dim=dim, **fields)
     inv_freq, attention_factor = (ctypes.c_double * (dim // 2))(), ctypes.c_double()
@@ -427,7 +432,7 @@ def evaluate(rule, dim, fields):
 
 
 def read_rotation(config, layer_type, keys):
-    """The Rotation of a config with these keywords, its rule chosen."""
+    """Returns the Rotation of a config with these keywords, with its rule chosen."""
     rotation = Rotation(config, layer_type)
     for key, value in keys.items():
         rotation.add(key, value)
@@ -436,21 +441,23 @@ def read_rotation(config, layer_type, keys):
 
 
 def frequencies(config=None, *, layer_type=None, seq_len=None, **keys):
-    """The Frequencies of a Hugging Face config, or of keywords in its names; as transformers computes them, in double.
+    """Returns the Frequencies of a Hugging Face config, or of keywords with its names, as transformers computes them, in
+    double.
 
     config      a dict, the path of a config.json or of its directory, or an object with its keys (model.config), as
-                transformers 4 (rope_scaling, rope_theta) or 5 (rope_parameters, one or by layer type) has it. Of a
-                multimodal model's text_config is read.
-    layer_type  "full_attention", "sliding_attention", ...: needed where rotations differ by it, refused where they do not
-    seq_len     the length of now, in tokens: for dynamic (None: max_position_embeddings) and longrope (None: short_factor)
-    keys        rope_type, rope_theta, head_dim, partial_rotary_factor, factor, ...: all of it, if there is no config; or
-                what the config does not say. None is not given.
+                written by transformers 4 (rope_scaling, rope_theta) or 5 (rope_parameters, one or by layer type). For a
+                multimodal model, its text_config is read.
+    layer_type  "full_attention", "sliding_attention", ...: required if rotations differ by layer type, otherwise refused
+    seq_len     the current length in tokens, for dynamic (None: max_position_embeddings) and longrope (None: short_factor)
+    keys        rope_type, rope_theta, head_dim, partial_rotary_factor, factor, ...: everything if there is no config, or
+                the values that the config lacks. None counts as missing.
 
-    partial_rotary_factor counts with every rule, also for models whose class in transformers 5 does not read it. The pairs
-    are in the rule's order, from fast to slow, where a model has another (Ernie 4.5 VL: HWT of trope_fill_pair_axis).
+    partial_rotary_factor is used with every rule, even for models whose class in transformers 5 does not read it. The pairs
+    are in the rule's order, from fast to slow, even if a model has another order (Ernie 4.5 VL: HWT of
+    trope_fill_pair_axis).
 
-    Raises Error, whose argument is the key: one that is missing, is unknown, is not used by the rule, contradicts another,
-    or has a value that cannot be. Raises OSError where a file cannot be read.
+    Raises Error, whose argument is the key: it is missing or unknown, the rule does not use it, it contradicts another key,
+    or its value is impossible. Raises OSError if a file cannot be read.
     """
     rotation = read_rotation(config, layer_type, keys)
     dim = rotation.rotary_dim()

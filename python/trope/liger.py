@@ -1,22 +1,22 @@
-"""The rotary functions of Liger Kernel 0.8 (liger_kernel.transformers, .functional and .ops), by their names.
+"""Drop-in functions for Liger Kernel 0.8 (liger_kernel.transformers, .functional and .ops), with the same names.
 
     modeling_llama.apply_rotary_pos_emb = trope.liger.liger_rotary_pos_emb
 
-Results are new tensors with the order of dimensions in memory that q and k have, which are left as they are, and so are
-upstream gradients: Liger writes over either where it is contiguous. Strides may be any; nothing is copied first, but cos
-and sin if theirs differ. Gradients are the exact transpose and can be differentiated again. None are for tables: those that
+Results are new tensors with q's and k's order of dimensions in memory. q, k and upstream gradients are not changed, while
+Liger overwrites them if they are contiguous. Strides may be any. Nothing is copied first, except for cos and sin if their
+strides differ. Gradients are the exact transpose and can be differentiated again. Tables have no gradients, and tables that
 require one are refused.
 
-Rounding: everything in fp32, once at the store. Liger's Triton kernels do that if the tables are float32, and its CuTe
-kernel always; which product of a sum is fused may be another, which moves the last bit of fp32. With tables of 16 bits the
-Triton kernels cast q and k to their dtype and compute in that: seen on an H100, one product of each sum is rounded to it
-and the other fused, so that their results are apart from these by that rounding. Here float32 tensors are never cast to the
-dtype of such tables.
+Rounding: the arithmetic is fp32, rounded once at the store. Liger's Triton kernels do the same if the tables are float32,
+and its CuTe kernel always does. They may fuse the other product of a sum, which changes the last bit of fp32. With tables
+of 16 bits, the Triton kernels cast q and k to the dtype of the tables and compute in it. On an H100, one product of each
+sum is rounded to that dtype and the other is fused, so their results differ from trope's by that rounding. trope never
+casts float32 tensors to the dtype of such tables.
 
-What Liger passes over in silence, and is refused here: position_ids, unsqueeze_dim that is another layout, tables that are
-wider than the heads or of another length, q and k of different dtypes, Llama 4 frequencies that are not complex any more.
-Liger reads the first half of the columns of full-width tables, which has each angle once; here both halves are read, each
-for its elements, as the formula has it: q * cos + rotate_half(q) * sin.
+Liger ignores some wrong arguments that are refused here: position_ids, an unsqueeze_dim that means another layout, tables
+that are wider than the heads or of another length, q and k of different dtypes, and Llama 4 frequencies that are no longer
+complex. Liger reads the first half of the columns of full-width tables, which has each angle once. trope reads both halves,
+each for its elements, as in the formula q * cos + rotate_half(q) * sin.
 """
 
 import torch as _torch
@@ -33,11 +33,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ---- What is given ----
+# ---- Checks of arguments ----
 
 
 def _check_pair(q, k, names, shape):
-    """Of the dimensions in `shape`, k may have another number of heads."""
+    """Checks q and k, whose dimensions are described by `shape`. They may have different numbers of heads."""
     words = shape.strip("()").split(", ")
     for x, name in ((q, names[0]), (k, names[1])):
         if x.dim() != len(words):
@@ -52,7 +52,7 @@ def _check_pair(q, k, names, shape):
 
 
 def _check_tables(cos, sin, q, q_name, shapes):
-    """Both, with the same strides. shapes: {number of dimensions: the shape that cos may have}."""
+    """Returns both tables with the same strides. shapes: {number of dimensions: the shape that cos may have}."""
     if cos.dim() not in shapes:
         raise Error("cos has shape %s, and must be %s" % (list(cos.shape), " or ".join(shapes.values())), "cos")
     check_tables(cos, sin, q, ("cos", "sin"), q_name)
@@ -62,7 +62,7 @@ def _check_tables(cos, sin, q, q_name, shapes):
 
 
 def _check_size(table, batch, tokens, name="cos", q_name="q"):
-    """Of a table (..., batch or 1, tokens, columns)."""
+    """Checks the size of a table (..., batch or 1, tokens, columns)."""
     if table.shape[-2] != tokens:
         raise Error("%s has %d rows (shape %s) for %d tokens" % (name, table.shape[-2], list(table.shape), tokens), name)
     if table.dim() > 2 and table.shape[-3] not in (1, batch):
@@ -71,7 +71,7 @@ def _check_size(table, batch, tokens, name="cos", q_name="q"):
 
 
 def _squeeze(cos, sin, unsqueeze_dim):
-    """Tables (seq, columns) or (batch or 1, seq, columns), of those that may have a dimension for heads."""
+    """Returns tables (seq, columns) or (batch or 1, seq, columns). The given ones may also have a dimension for heads."""
     if cos.dim() != 4:
         return cos, sin
     for dim in (unsqueeze_dim, 1):
@@ -98,7 +98,7 @@ def _refuse_layout(unsqueeze_dim):
 
 
 def _columns(cos, sin, head_dim, rotary_dim):
-    """The options of rotate: the columns that are read, whether there is one for each element or pair, and rotary_dim."""
+    """Returns options of rotate: the columns that are read, angle_columns and rotary_dim."""
     width = cos.shape[-1]
     if rotary_dim is None:
         rotary_dim = width
@@ -140,31 +140,33 @@ _QK = {"tensors[0]": "q", "tensors[1]": "k"}
 
 @arguments(_QK, q=floats, k=floats, **_TABLES, **_OPTIONS)
 def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    """
+    """Rotates q and k, in Liger's replacement of apply_rotary_pos_emb.
+
     Arguments:
         q: (batch, n_q_head, seq_len, head_dim)
         k: (batch, n_kv_head, seq_len, head_dim)
-        cos, sin: (seq_len, rotary_dim), (1, seq_len, rotary_dim) or (batch, seq_len, rotary_dim), also with a dimension of
-            1 for heads. (Of rotary_dim / 2 columns or more with rotary_dim given: then the first are one for each pair.)
-        position_ids: None. (Liger does not look at them; refused, since cos and sin are of the tokens already.)
-        unsqueeze_dim: where cos and sin with 4 dimensions have that of heads; else 1.
-        rotary_dim: how many leading elements of each head turn. Default: as many as cos has columns.
+        cos, sin: (seq_len, rotary_dim), (1, seq_len, rotary_dim) or (batch, seq_len, rotary_dim). They may also have a
+            dimension of 1 for heads. (If rotary_dim is given, they may have rotary_dim / 2 columns or more. The first ones
+            are then used, one for each pair.)
+        position_ids: None. (Liger ignores it. Here it is refused, because cos and sin already belong to the tokens.)
+        unsqueeze_dim: the dimension of heads in cos and sin with 4 dimensions; otherwise 1.
+        rotary_dim: the number of leading elements of each head that rotate. Default: the number of columns of cos.
     Return:
-        q, k: new ones, with the order of dimensions in memory of the old
+        q, k: new tensors, with the order of dimensions in memory of the old ones
     """
     return _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
 
 
 @arguments(_QK, q=floats, k=floats, **_TABLES)
 def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
-    """liger_rotary_pos_emb that turns whole heads, for tables of gpt-oss.
+    """liger_rotary_pos_emb for the tables of gpt-oss. It rotates whole heads.
 
     Arguments:
         q: (batch, n_q_head, seq_len, head_dim)
         k: (batch, n_kv_head, seq_len, head_dim)
         cos, sin: (1 or batch, seq_len, head_dim / 2)
     Return:
-        q, k: new ones
+        q, k: new tensors
     """
     rotary_dim = q.shape[-1] if q.dim() == 4 else None
     if rotary_dim is not None and rotary_dim % 2:
@@ -174,13 +176,13 @@ def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
 
 @arguments(_QK, q=floats, k=floats, **_TABLES)
 def liger_rotary_pos_emb_vision(q, k, cos, sin):
-    """Of Qwen's vision towers.
+    """Rotates q and k of Qwen's vision towers.
 
     Arguments:
         q, k: (seq_len, num_heads, head_dim)
         cos, sin: (seq_len, head_dim)
     Return:
-        q, k: new ones, with the order of dimensions in memory of the old
+        q, k: new tensors, with the order of dimensions in memory of the old ones
     """
     _check_pair(q, k, ("q", "k"), "(seq, heads, head_dim)")
     cos, sin = _check_tables(cos, sin, q, "q", {2: "(seq, head_dim)"})
@@ -193,15 +195,16 @@ def liger_rotary_pos_emb_vision(q, k, cos, sin):
 
 @arguments(_QK, q=floats, k=floats, **_TABLES, mrope_section=integers, unsqueeze_dim=integer(-4, 3))
 def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim=1):
-    """
+    """Rotates q and k with multimodal positions (M-RoPE of Qwen2-VL).
+
     Arguments:
         q: (batch, n_q_head, seq_len, head_dim)
         k: (batch, n_kv_head, seq_len, head_dim)
         cos, sin: (3, batch or 1, seq_len, head_dim): for time, height and width
-        mrope_section: pairs that turn by each of them, head_dim / 2 in all
-        unsqueeze_dim: 1
+        mrope_section: the number of pairs of time, height and width. They add up to head_dim / 2.
+        unsqueeze_dim: must be 1
     Return:
-        q, k: new ones, with the order of dimensions in memory of the old
+        q, k: new tensors, with the order of dimensions in memory of the old ones
     """
     _refuse_layout(unsqueeze_dim)
     _check_pair(q, k, ("q", "k"), "(batch, heads, seq, head_dim)")
@@ -229,7 +232,7 @@ def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim
 
 
 def _rotate_llama4(q, k, table):
-    """By complex numbers (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2), which are read where they are."""
+    """Rotates by complex numbers (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2), which are not copied."""
     table = _torch.view_as_real(table.resolve_conj())
     return _rotations.rotate(
         q, k, layout="bshd", pairing="interleaved", cos=table[..., 0], sin=table[..., 1], angle_columns="pair",
@@ -258,13 +261,14 @@ def _check_complex(table, q, name, q_name):
 
 @arguments({"tensors[0]": "xq", "tensors[1]": "xk", "cos": "freqs_cis"}, xq=floats, xk=floats, freqs_cis=tensor)
 def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
-    """
+    """Rotates q and k of Llama 4's text model.
+
     Arguments:
         xq, xk: (batch, seq_len, num_heads, head_dim)
-        freqs_cis: complex, (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2); the first seq_len rows are used.
-            (Liger uses those of the first batch entry for all.)
+        freqs_cis: complex, (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2). The first seq_len rows are used.
+            (Liger uses the rows of the first batch entry for all entries.)
     Return:
-        xq, xk: new ones, with the order of dimensions in memory of the old
+        xq, xk: new tensors, with the order of dimensions in memory of the old ones
     """
     return _rotate_llama4_text(("xq", "xk"), xq, xk, freqs_cis)
 
@@ -281,13 +285,14 @@ def _rotate_llama4_text(names, q, k, freqs_cis):
 
 @arguments({"tensors[0]": "query", "tensors[1]": "key", "cos": "freqs_ci"}, query=floats, key=floats, freqs_ci=tensor)
 def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
-    """
+    """Rotates q and k of Llama 4's vision model.
+
     Arguments:
         query, key: (batch, seq_len, num_heads, head_dim)
-        freqs_ci: complex, (seq_len, head_dim / 2), or that with a dimension of 1 for heads before the last, or of 1 or
-            batch in front, or both
+        freqs_ci: complex, (seq_len, head_dim / 2). It may also have a dimension of 1 for heads before the last dimension, a
+            dimension of 1 or batch in front, or both.
     Return:
-        query, key: new ones, with the order of dimensions in memory of the old
+        query, key: new tensors, with the order of dimensions in memory of the old ones
     """
     _check_pair(query, key, ("query", "key"), "(batch, seq, heads, head_dim)")
     _check_complex(freqs_ci, query, "freqs_ci", "query")
@@ -311,42 +316,44 @@ liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb
 
 
 class LigerRopeFunction:
-    """LigerRopeFunction.apply is liger_rotary_pos_emb; it is no autograd.Function."""
+    """LigerRopeFunction.apply is liger_rotary_pos_emb. The class is no autograd.Function."""
 
     apply = staticmethod(liger_rotary_pos_emb)
 
 
 class LigerQwen2VLMRopeFunction:
-    """LigerQwen2VLMRopeFunction.apply is liger_multimodal_rotary_pos_emb; it is no autograd.Function."""
+    """LigerQwen2VLMRopeFunction.apply is liger_multimodal_rotary_pos_emb. The class is no autograd.Function."""
 
     apply = staticmethod(liger_multimodal_rotary_pos_emb)
 
 
 class LigerLlama4RopeFunction:
-    """apply(q, k, freqs_cis, BLOCK_SIZE=None) is liger_llama4_text_rotary_pos_emb; it is no autograd.Function."""
+    """apply(q, k, freqs_cis, BLOCK_SIZE=None) is liger_llama4_text_rotary_pos_emb. The class is no autograd.Function."""
 
     @staticmethod
     @arguments({**_QK, "cos": "freqs_cis"}, q=floats, k=floats, freqs_cis=tensor, BLOCK_SIZE=optional(integer(1)))
     def apply(q, k, freqs_cis, BLOCK_SIZE=None):
-        """
+        """Calls liger_llama4_text_rotary_pos_emb.
+
         Arguments:
             q, k: (batch, seq_len, num_heads, head_dim)
-            freqs_cis: complex, as of liger_llama4_text_rotary_pos_emb
-            BLOCK_SIZE: not read: it is for Liger's kernel.
+            freqs_cis: complex, the freqs_cis of liger_llama4_text_rotary_pos_emb
+            BLOCK_SIZE: is ignored: it is for Liger's kernel.
         Return:
-            q, k: new ones, with the order of dimensions in memory of the old
+            q, k: new tensors, with the order of dimensions in memory of the old ones
         """
         return _rotate_llama4_text(("q", "k"), q, k, freqs_cis)
 
 
 @arguments(_QK, q=floats, k=floats, **_TABLES, **_OPTIONS)
 def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    """
+    """Rotates q and k, like liger_rotary_pos_emb, and returns the tables too.
+
     Arguments:
-        q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim: as of liger_rotary_pos_emb
+        q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim: the arguments of liger_rotary_pos_emb
     Return:
-        q, k: new ones (Liger writes over contiguous ones)
-        cos, sin: as rope_backward takes them: (1 or batch, seq_len, columns)
+        q, k: new tensors (Liger overwrites contiguous ones)
+        cos, sin: (1 or batch, seq_len, columns), for rope_backward
     """
     rotated = _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
     cos, sin = _squeeze(cos, sin, unsqueeze_dim)
@@ -355,12 +362,13 @@ def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=
 
 @arguments({"tensors[0]": "dq", "tensors[1]": "dk"}, dq=floats, dk=floats, **_TABLES, **_OPTIONS)
 def rope_backward(dq, dk, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
-    """
+    """Applies the transpose of rope_forward to upstream gradients.
+
     Arguments:
-        dq: (batch, n_q_head, seq_len, head_dim): may be expanded
-        dk: (batch, n_kv_head, seq_len, head_dim): may be expanded
-        cos, sin, position_ids, unsqueeze_dim, rotary_dim: as of the forward call
+        dq: (batch, n_q_head, seq_len, head_dim). It may be expanded.
+        dk: (batch, n_kv_head, seq_len, head_dim). It may be expanded.
+        cos, sin, position_ids, unsqueeze_dim, rotary_dim: the arguments of the forward call
     Return:
-        dq, dk: new ones, of what the forward call was given (Liger writes over contiguous ones)
+        dq, dk: new tensors, the gradients of the forward call's q and k (Liger overwrites contiguous ones)
     """
     return _rotate_rope(_rotations.rotate_backward, ("dq", "dk"), dq, dk, cos, sin, position_ids, unsqueeze_dim, rotary_dim)

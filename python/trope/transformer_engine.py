@@ -1,16 +1,16 @@
-"""What TransformerEngine 2.20 has for RoPE, by the same names: transformer_engine.pytorch.attention.rope, and the functions
-of transformer_engine_torch that it calls.
+"""Drop-in RoPE functions for TransformerEngine 2.20, with the same names: transformer_engine.pytorch.attention.rope, and
+the functions of transformer_engine_torch that it calls.
 
     from trope.transformer_engine import apply_rotary_pos_emb
 
 Results are those of TransformerEngine's fused kernels: computed in fp32, rounded once, contiguous in their format. Last
-bits differ where CUDA's sincosf and trope's do. Tables are [positions, 1, 1, d2] radians with an angle of its own for each
-element, d2 <= head_dim; the rest of a head is copied. Backward is the transpose, with start_positions and context parallel
-as in forward, and can be differentiated again.
+bits differ where CUDA's sincosf and trope's differ. Tables are [positions, 1, 1, d2] radians with an angle for each
+element. If d2 is below head_dim, the other elements of a head are copied. Backward is the transpose, with the
+start_positions and the context parallelism of forward. It can be differentiated again.
 
-What is more than there: tensors on the CPU, f64, packed QKV of any strides, in thd, and with V heads of another width, and
-gradients of freqs. apply_rotary_pos_emb also takes freqs of each batch entry, [positions, b, 1, d2], as TransformerEngine's
-unfused code does, but not for packed QKV.
+These functions also accept tensors on the CPU, f64, packed QKV of any strides, in thd, and with V heads of another width,
+and they have gradients of freqs. Like TransformerEngine's unfused code, apply_rotary_pos_emb also takes freqs of each batch
+entry, [positions, b, 1, d2], but not for packed QKV.
 """
 
 import torch
@@ -41,7 +41,8 @@ def _check_format(value, argument):
 
 
 def _word_of(value):
-    """The word of qkv_format, which may be TransformerEngine's NVTE_QKV_Format: by name, as its numbers have changed."""
+    """Returns the word of qkv_format. TransformerEngine's NVTE_QKV_Format is read by name, because its numbers have
+    changed."""
     word = value if isinstance(value, str) else getattr(value, "name", None)
     return word.removeprefix("NVTE_").lower() if isinstance(word, str) else value
 
@@ -53,7 +54,8 @@ def _check_qkv_format(value, argument):
 
 
 def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None, batch=1):
-    """[positions, d2] of [positions, 1, 1, d2], and [b, positions, d2] of [positions, b, 1, d2] if `batch` is b."""
+    """Returns [positions, d2] of [positions, 1, 1, d2]. If `batch` is b, also [b, positions, d2] of [positions, b, 1,
+    d2]."""
     head_dim = x.shape[-1] if head_dim is None else head_dim
     if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] != 1:
         shapes = "[positions, 1, 1, d2]" + (" or [positions, %d, 1, d2]" % batch if batch != 1 else "")
@@ -68,7 +70,7 @@ def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None, batch=1):
 
 
 def _check_rows(x, freqs, tensor_format, start_positions, cp_size, argument="freqs"):
-    """Refuses too few rows for the shape of x. The library checks positions that are read."""
+    """Refuses a table with too few rows for the shape of x. The library checks positions that are read."""
     if tensor_format == "thd" or start_positions is not None:
         return
     positions = x.shape[tensor_format.index("s")] * cp_size
@@ -82,7 +84,8 @@ def _check_dims(x, tensor_format, argument):
 
 
 def _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank):
-    """Those of trope.torch.rotate. Tokens behind the last sequence, which TransformerEngine does not write, become 0."""
+    """Returns the options of trope.torch.rotate. Tokens after the last sequence become 0. TransformerEngine does not write
+    them."""
     pairing = "interleaved" if interleaved else "half"
     options = dict(layout=tensor_format, pairing=pairing, angle_columns=pairing, start_positions=start_positions)
     options.update(cp_size=cp_size, cp_rank=cp_rank, cp_layout="zigzag")
@@ -97,7 +100,7 @@ def _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, c
 
 
 def _prepare(x, argument, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank):
-    """The options of trope.torch.rotate, freqs among them."""
+    """Returns the options of trope.torch.rotate, including freqs."""
     _check_dims(x, tensor_format, argument)
     has_batch = freqs.dim() == 4 and freqs.shape[1] != 1
     if has_batch and (tensor_format == "thd" or start_positions is not None):
@@ -114,11 +117,11 @@ def _prepare(x, argument, freqs, start_positions, tensor_format, interleaved, cu
 
 
 def _rotate(transposed, x, argument, *words):
-    """M x or M' x, contiguous, without autograd. The words are _prepare's."""
+    """Returns M x or M' x, contiguous, without autograd. `words` are the arguments of _prepare from freqs on."""
     options = _prepare(x, argument, *words)
     if not _is_eager((x,)):
         y = (rotate_backward if transposed else rotate)(x.detach(), **options)
-        return y if y.is_contiguous() else y.contiguous()  # (torch.compile loses the gradient of what is one tensor twice)
+        return y if y.is_contiguous() else y.contiguous()  # (torch.compile loses gradients if an output is there twice)
     spec, side = resolve([x], options)
     result = x.new_empty(x.shape)
     _launch.launch(transposed, spec, [x], [result], [None], side)
@@ -133,23 +136,24 @@ _WORDS = {
 
 @arguments({"tensors[0]": "input"}, input=floats, freqs=floats, qkv_format=_check_qkv_format, **_WORDS)
 def fused_rope_forward(input, freqs, start_positions, qkv_format, interleaved, cu_seqlens, cp_size, cp_rank):
-    """apply_rotary_pos_emb outside of autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format."""
+    """apply_rotary_pos_emb without autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format."""
     words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate(False, input, "input", freqs, start_positions, *words)
 
 
 @arguments({"tensors[0]": "output_grads"}, output_grads=floats, freqs=floats, qkv_format=_check_qkv_format, **_WORDS)
 def fused_rope_backward(output_grads, freqs, start_positions, qkv_format, interleaved, cu_seqlens, cp_size, cp_rank):
-    """dx of dy: the transpose of fused_rope_forward with the same arguments."""
+    """Returns dx of dy: the transpose of fused_rope_forward with the same arguments."""
     words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate(True, output_grads, "output_grads", freqs, start_positions, *words)
 
 
-_apply = Function.apply.__func__  # super() stops torch.compile
+_apply = Function.apply.__func__  # torch.compile does not support super() here
 
 
 class _Rope(Function):
-    """apply(t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank), of checked arguments."""
+    """apply(t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank), with checked
+    arguments."""
 
     @staticmethod
     def forward(ctx, t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank):
@@ -169,7 +173,7 @@ class _Rope(Function):
 
 class FusedRoPEFunc(_Rope):
     """apply(t, freqs, start_positions=None, tensor_format="sbhd", interleaved=False, cu_seqlens=None, cp_size=1,
-    cp_rank=0): apply_rotary_pos_emb, whose arguments it has in another order. It gives freqs no gradient."""
+    cp_rank=0): apply_rotary_pos_emb with another order of arguments, and without a gradient of freqs."""
 
     @classmethod
     def apply(cls, *args):
@@ -186,7 +190,7 @@ class FusedRoPEFunc(_Rope):
 
 
 def _refuse_transforms(x):
-    """Refuses what PyTorch would refuse in its own words before it calls forward."""
+    """Refuses transforms before PyTorch refuses them with an error of its own."""
     try:
         refuse_transforms()
     except Error as error:
@@ -203,26 +207,28 @@ def apply_rotary_pos_emb(
     t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False, fused=False, cu_seqlens=None, cp_size=1,
     cp_rank=0,
 ):  # fmt: skip
-    """Rotates one tensor; with autograd for it, and for freqs.
+    """Rotates one tensor, with autograd for it and for freqs.
 
     Arguments:
-        t: [s, b, h, d], [b, s, h, d] or [t, h, d], as tensor_format says. Any strides.
-        freqs: [positions, 1, 1, d2] radians, d2 <= d; f32 (f16, bf16: converted exactly; f64: f32 unless t is f64). For
-            sbhd and bshd without start_positions also [positions, b, 1, d2], an angle for each batch entry.
+        t: [s, b, h, d], [b, s, h, d] or [t, h, d], in the order of tensor_format. Any strides.
+        freqs: [positions, 1, 1, d2] radians, d2 <= d, in f32. f16 and bf16 are converted exactly, and f64 is converted to
+            f32 unless t is f64. For sbhd and bshd without start_positions also [positions, b, 1, d2], with an angle for
+            each batch entry.
         tensor_format: "sbhd", "bshd" or "thd".
-        start_positions: [b] int32 or int64, with thd [sequences]: added to the index in the sequence.
-        interleaved: element 2i turns with 2i + 1, else i with i + d2/2. Columns of freqs are paired likewise.
-        fused: not read: it is always fused. (Unfused, TransformerEngine rounds cos and sin to the dtype of t, and each
-            operation: trope.torch.rotate does, with rounding="native".)
-        cu_seqlens: [sequences + 1] int32 or int64, for thd, else not read: offsets in the stream of all ranks. Tokens
-            behind the last sequence become 0, and their gradients too.
-        cp_size, cp_rank: context parallel: the rank has two chunks of each sequence, cp_rank and 2 cp_size - 1 - cp_rank,
-            and freqs has the rows of all.
+        start_positions: [b] int32 or int64, or [sequences] with thd: is added to the index in the sequence.
+        interleaved: True pairs element 2i with 2i + 1. False pairs i with i + d2/2. The columns of freqs are paired
+        likewise.
+        fused: is ignored: the call is always fused. (Unfused, TransformerEngine rounds cos and sin to the dtype of t, and
+            each operation. trope.torch.rotate does this with rounding="native".)
+        cu_seqlens: [sequences + 1] int32 or int64, for thd, otherwise ignored: offsets in the stream of all ranks. Tokens
+            after the last sequence become 0, and so do their gradients.
+        cp_size, cp_rank: context parallelism. The rank has two chunks of each sequence, cp_rank and 2 cp_size - 1 -
+            cp_rank, and freqs has the rows of all ranks.
     Return:
-        like t, contiguous.
+        a contiguous tensor like t.
     Raises:
-        trope.Error: names the argument. On CUDA, tokens whose start_positions leave the table become NaN instead, and so
-            do sequences that cu_seqlens has wrong, or that are longer than the table.
+        trope.Error: names the argument. On CUDA, tokens whose start_positions leave the table become NaN instead, and so do
+            sequences with wrong cu_seqlens and sequences that are longer than the table.
     """
     words = tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
     if freqs.requires_grad or not _is_eager((t,)):
@@ -234,7 +240,7 @@ def apply_rotary_pos_emb(
 
 
 def _check_split(value, name):
-    """The check of qkv_split_arg_list."""
+    """Checks qkv_split_arg_list."""
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         raise Error("%s must be a list of 3 integers, [n * d, d, v_dim], not %s" % (name, shown(value)), name)
     for each in value:
@@ -248,31 +254,31 @@ _of_split = integer(1)
 
 
 def _sizes_of(split):
-    """(q_per_group, d, v_dim) of qkv_split_arg_list."""
+    """Returns (q_per_group, d, v_dim) of qkv_split_arg_list."""
     return split[0] // split[1], split[1], split[2]
 
 
 def _packed_parts(qkv, sizes):
-    """q, k and v in the packed tensor: [..., groups, heads of a group, head_dim], all views."""
+    """Returns q, k and v of the packed tensor as views [..., groups, heads of a group, head_dim]."""
     per_group, d, v_dim = sizes
     q, k, v = qkv.split((per_group * d, d, v_dim), -1)
     return q.unflatten(-1, (per_group, d)), k.unsqueeze(-2), v.unsqueeze(-2)
 
 
 def _apart_parts(q, k, v, sizes):
-    """The same of tensors of their own."""
+    """Returns q, k and v of separate tensors as views [..., groups, heads of a group, head_dim]."""
     return q.unflatten(-2, (k.shape[-2], sizes[0])), k.unsqueeze(-2), v.unsqueeze(-2)
 
 
 def _same(a, b):
-    """Whether two tables are one."""
+    """Whether two tables are the same table."""
     if a is b or torch.compiler.is_compiling() or a.requires_grad or b.requires_grad:
-        return a is b  # an alias, such as detach() gives, has another gradient
+        return a is b  # the gradient of an alias, such as the result of detach(), is another one
     return a.data_ptr() == b.data_ptr() and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 
 def _calls(q_freqs, k_freqs, parts):
-    """What goes into one call: (indices of q, k and v, the table, its name, rotary_dim of each). V is with q."""
+    """Returns (indices of q, k and v, the table, its name, rotary_dim of each) for each call. V is in the call of q."""
     q_table, k_table = (_table(f, parts[1], name) for f, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")))
     q_width, k_width = q_table.shape[-1], k_table.shape[-1]
     if _same(q_freqs, k_freqs):
@@ -281,12 +287,12 @@ def _calls(q_freqs, k_freqs, parts):
 
 
 def _names_of_call(which, table_name):
-    """The names of a call of some of q, k and v, in names of a call of all."""
+    """Maps the names of arguments in a call with some of q, k and v to their names in a call with all."""
     return {"freqs": table_name, **{"tensors[%d]" % i: "tensors[%d]" % part for i, part in enumerate(which)}}
 
 
 def _rotate_parts(transposed, srcs, dsts, q_freqs, k_freqs, options):
-    """From parts to parts: q and k rotated, v copied, in one launch where q and k have one table."""
+    """Rotates q and k and copies v, from srcs to dsts, in one launch if q and k have one table."""
     for which, table, name, widths in _calls(q_freqs, k_freqs, srcs):
         from_parts, to_parts = [srcs[i] for i in which], [dsts[i] for i in which]
         try:
@@ -303,7 +309,7 @@ def _with_groups(options):
 def _prepare_qkv(
     qkv, argument, q_freqs, k_freqs, split, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
 ):
-    """(q_per_group, d, v_dim), and the options but freqs."""
+    """Checks the arguments. Returns (q_per_group, d, v_dim), and the options without freqs."""
     _check_dims(qkv, tensor_format, argument)
     sizes = _sizes_of(split)
     if qkv.shape[-1] != sum(split):
@@ -317,7 +323,8 @@ def _prepare_qkv(
 
 
 def _rotate_qkv(qkv, argument, q_freqs, k_freqs, *words):
-    """q, k, v of the packed tensor, without autograd. The words are _prepare_qkv's."""
+    """Returns q, k and v of the packed tensor, without autograd. `words` are the arguments of _prepare_qkv from split
+    on."""
     sizes, options = _prepare_qkv(qkv, argument, q_freqs, k_freqs, *words)
     if not _is_eager((qkv,)):
         return _compose_qkv(qkv.detach(), q_freqs, k_freqs, sizes, options)
@@ -329,7 +336,7 @@ def _rotate_qkv(qkv, argument, q_freqs, k_freqs, *words):
 
 
 def _compose_qkv(qkv, q_freqs, k_freqs, sizes, options):
-    """The same by trope.torch.rotate, with its autograd, whose gradients of q, k and v are put together by PyTorch."""
+    """Returns q, k and v by trope.torch.rotate with its autograd. PyTorch then joins the gradients of q, k and v."""
     parts, results = _packed_parts(qkv, sizes), [None] * 3
     for which, table, name, widths in _calls(q_freqs, k_freqs, parts):
         try:
@@ -344,7 +351,7 @@ def _compose_qkv(qkv, q_freqs, k_freqs, sizes, options):
 def _rotate_qkv_back(
     dq, dk, dv, q_freqs, k_freqs, split, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
 ):
-    """The packed gradient, without autograd."""
+    """Returns the packed gradient, without autograd."""
     sizes = per_group, d, v_dim = _sizes_of(split)
     _check_dims(dk, tensor_format, "k_grad_out")
     before, groups = tuple(dk.shape[:-2]), dk.shape[-2]
@@ -367,7 +374,7 @@ def _rotate_qkv_back(
 
 
 def _names(x):
-    """The names of q, k and v, which are parts of x."""
+    """Returns names of q, k and v that stand for x, whose parts they are."""
     return {"tensors[%d]" % i: x for i in range(3)}
 
 
@@ -379,8 +386,8 @@ def fused_qkv_rope_forward(
     qkv_input, q_freqs, k_freqs, start_positions, qkv_split_arg_list, qkv_format, interleaved, cp_size, cp_rank,
     cu_seqlens=None,
 ):  # fmt: skip
-    """apply_fused_qkv_rotary_pos_emb outside of autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format. cu_seqlens, which
-    TransformerEngine's has not: for thd."""
+    """apply_fused_qkv_rotary_pos_emb without autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format. cu_seqlens is for
+    thd, and TransformerEngine's function does not have it."""
     words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate_qkv(qkv_input, "qkv_input", q_freqs, k_freqs, qkv_split_arg_list, start_positions, *words)
 
@@ -393,8 +400,8 @@ def fused_qkv_rope_backward(
     q_grad_out, k_grad_out, v_grad_out, q_freqs, k_freqs, qkv_split_arg_list, qkv_format, interleaved, cp_size, cp_rank,
     start_positions=None, cu_seqlens=None,
 ):  # fmt: skip
-    """The gradient of qkv_input: the transpose of fused_qkv_rope_forward. start_positions and cu_seqlens, which
-    TransformerEngine's has not, are those of forward."""
+    """Returns the gradient of qkv_input: the transpose of fused_qkv_rope_forward. start_positions and cu_seqlens are those
+    of forward, and TransformerEngine's function does not have them."""
     words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate_qkv_back(
         q_grad_out, k_grad_out, v_grad_out, q_freqs, k_freqs, qkv_split_arg_list, start_positions, *words
@@ -403,7 +410,7 @@ def fused_qkv_rope_backward(
 
 class _PackedRope(Function):
     """apply(qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions, tensor_format, interleaved, cp_size, cp_rank,
-    cu_seqlens), of checked arguments."""
+    cu_seqlens), with checked arguments."""
 
     @staticmethod
     def forward(
@@ -422,7 +429,7 @@ class _PackedRope(Function):
 
 
 class _PackedRopeTransposed(Function):
-    """The backward of _PackedRope, which has one itself: apply(dq, dk, dv, q_freqs, k_freqs, start_positions,
+    """The backward of _PackedRope, which can be differentiated too: apply(dq, dk, dv, q_freqs, k_freqs, start_positions,
     cu_seqlens, qkv_split_arg_list, tensor_format, interleaved, cp_size, cp_rank)."""
 
     @staticmethod
@@ -468,17 +475,17 @@ def apply_fused_qkv_rotary_pos_emb(
     qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
     cu_seqlens=None, cp_size=1, cp_rank=0,
 ):  # fmt: skip
-    """Rotates Q and K of a packed tensor and copies V, each into a tensor of its own, in one launch where q_freqs and
-    k_freqs are one tensor, else in two. Backward writes the packed gradient likewise. (Under torch.compile, and where
-    q_freqs or k_freqs require a gradient, PyTorch puts it together, which is a copy more.)
+    """Rotates Q and K of a packed tensor and copies V, each to a tensor of its own. This is one launch if q_freqs and
+    k_freqs are one tensor, and two launches otherwise. Backward writes the packed gradient in the same number of launches.
+    (Under torch.compile, or if q_freqs or k_freqs require a gradient, PyTorch joins the gradients, which is one more copy.)
 
     Arguments:
-        qkv: [s, b, groups, n * d + d + v_dim], or [b, s, ...], [t, ...], as tensor_format says: in each group n query
-            heads, a key head and a value head. Any strides.
-        q_freqs, k_freqs: [positions, 1, 1, d2] radians, d2 <= d, as of apply_rotary_pos_emb.
+        qkv: [s, b, groups, n * d + d + v_dim], or [b, s, ...], [t, ...], in the order of tensor_format. Each group has n
+            query heads, a key head and a value head. Any strides.
+        q_freqs, k_freqs: [positions, 1, 1, d2] radians, d2 <= d, like freqs of apply_rotary_pos_emb.
         qkv_split_arg_list: [n * d, d, v_dim].
-        tensor_format: "sbhd", "bshd" or "thd" (which TransformerEngine does not take).
-        start_positions, interleaved, cu_seqlens, cp_size, cp_rank: as of apply_rotary_pos_emb.
+        tensor_format: "sbhd", "bshd" or "thd" (which TransformerEngine does not accept).
+        start_positions, interleaved, cu_seqlens, cp_size, cp_rank: as in apply_rotary_pos_emb.
     Return:
         q [..., groups * n, d], k [..., groups, d], v [..., groups, v_dim], contiguous.
     Raises:
@@ -495,11 +502,11 @@ def apply_fused_qkv_rotary_pos_emb(
 # ---- The table ----
 
 
-_POSITIONS_MOST = 2**24  # those that float32 has exactly
+_POSITIONS_MOST = 2**24  # float32 represents all integers up to this one
 
 
 def _percent(value, name):
-    """The check of rotary_percent."""
+    """Checks rotary_percent."""
     if not 0 < number(value, name) <= 1:
         raise Error("%s must be over 0, and at most 1, not %s" % (name, shown(value)), name)
 
@@ -508,16 +515,18 @@ class RotaryPositionEmbedding(torch.nn.Module):
     """The table of radians that apply_rotary_pos_emb takes.
 
     Arguments:
-        dim: elements of a head.
-        rotary_percent: the part of them that turns.
-        seq_len_interpolation_factor: positions are divided by it, if pretrained_max_position_embeddings is given.
-        pretrained_max_position_embeddings: more positions than this times the factor are squeezed into so many instead.
-        rotary_base: pair i turns by rotary_base ** (-2i / dim) a position.
-        interleaved: columns are a0 a0 a1 a1 ..., else a0 a1 ... a0 a1 ...
+        dim: the number of elements of a head.
+        rotary_percent: the fraction of them that rotates.
+        seq_len_interpolation_factor: divides positions, if pretrained_max_position_embeddings is given.
+        pretrained_max_position_embeddings: if there are more positions than this times the factor, they are scaled to this
+            number of positions instead.
+        rotary_base: pair i rotates by rotary_base ** (-2i / dim) per position.
+        interleaved: True: the columns are a0 a0 a1 a1 .... False: they are a0 a1 ... a0 a1 ...
 
-    It is computed in fp32, as there: far positions have the rounding of an fp32 product, which trope.frequencies has not.
-    Its buffer inv_freq is on the current CUDA device, if there is one. Casts of the module leave it in float32, checkpoints
-    that have rounded it to 16 bits do not change it, and it is computed again when it leaves the meta device.
+    The table is computed in fp32, as in TransformerEngine: far positions have the rounding of an fp32 product, which
+    trope.frequencies does not have. The buffer inv_freq is on the current CUDA device, if there is one. Casts of the module
+    leave it in float32, checkpoints that have rounded it to 16 bits do not change it, and it is computed again when it
+    leaves the meta device.
     """
 
     @arguments(
@@ -546,7 +555,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         self.rotary_base = rotary_base
         self.interleaved = interleaved
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        if torch.get_default_device().type == "meta":  # else to_empty would find memory to empty
+        if torch.get_default_device().type == "meta":  # otherwise to_empty would discard the frequencies
             device = "meta"
         self.register_buffer("inv_freq", self._compute_inv_freq(device))
 
@@ -560,17 +569,17 @@ class RotaryPositionEmbedding(torch.nn.Module):
             self.inv_freq.copy_(self._compute_inv_freq(self.inv_freq.device))
 
     def _apply(self, fn, recurse=True):
-        """Casts leave inv_freq in float32. It gets its values when it leaves the meta device."""
+        """Keeps inv_freq in float32 in casts. Its values are set when it leaves the meta device."""
         was_meta = self.inv_freq.is_meta
         super()._apply(keep_precision(fn), recurse)
-        if self.inv_freq.dtype != torch.float32:  # float64, of the same values
+        if self.inv_freq.dtype != torch.float32:  # it was cast to float64, with the same values
             self.inv_freq = self.inv_freq.float()
         if was_meta and not self.inv_freq.is_meta:
             self.reset_parameters()
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
-        """Frequencies that a model cast to 16 bits has saved are replaced by those that they were rounded from."""
+        """Replaces frequencies that a model cast to 16 bits has saved by the ones that they were rounded from."""
         saved = state_dict.get(prefix + "inv_freq")
         if isinstance(saved, torch.Tensor) and saved.is_floating_point() and saved.element_size() < 4:
             own = self._compute_inv_freq(saved.device)
@@ -582,7 +591,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _find_scale(self, max_seq_len):
-        """What positions are multiplied by, or None."""
+        """Returns the factor of the positions, or None."""
         factor, trained = self.seq_len_interpolation_factor, self.pretrained_max_position_embeddings
         if factor is None or trained is None:
             return None
@@ -590,7 +599,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
     @arguments(max_seq_len=integer(0, _POSITIONS_MOST), offset=integer(-_POSITIONS_MOST, _POSITIONS_MOST))
     def forward(self, max_seq_len, offset=0):
-        """[max_seq_len, 1, 1, dim] f32: the angles of positions from offset on."""
+        """Returns [max_seq_len, 1, 1, dim] f32: the angles of positions from offset on."""
         if max_seq_len + offset > _POSITIONS_MOST:
             message = "offset %d and max_seq_len %d exceed position %d: float32 has no larger ones exactly"
             raise Error(message % (offset, max_seq_len, _POSITIONS_MOST), "offset")
@@ -603,6 +612,6 @@ class RotaryPositionEmbedding(torch.nn.Module):
         scale = self._find_scale(max_seq_len)
         if scale is not None:
             positions = positions * scale
-        angles = positions[:, None] * self.inv_freq  # by no matmul, which autocast and TF32 would round
+        angles = positions[:, None] * self.inv_freq  # not a matmul, which autocast and TF32 would round
         table = angles.repeat_interleave(2, -1) if self.interleaved else torch.cat((angles, angles), -1)
         return table[:, None, None]

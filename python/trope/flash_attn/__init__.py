@@ -1,29 +1,29 @@
-"""The rotary functions of flash-attention (flash_attn.layers.rotary, flash_attn.ops.triton.rotary) and of quack, by their
-names.
+"""Drop-in rotary functions for flash-attention (flash_attn.layers.rotary, flash_attn.ops.triton.rotary) and quack, with the
+same names.
 
     from trope.flash_attn import RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_qkv_
 
-Shapes, arguments and numbers are theirs: tables of half width, fp32 inside, one rounding at the store (last bits may
-differ: which product of a sum is fused). Strides may be any, tables float32, float16 or bfloat16 whatever the tensors are,
-devices the CPU too, and head_dim over 256. What differs:
+Shapes, arguments and numbers are the same: tables of half width, fp32 arithmetic, one rounding at the store. Last bits may
+differ, because another product of a sum may be fused. Strides may be any, tables may be float32, float16 or bfloat16 for
+tensors of any dtype, tensors may be on the CPU, and head_dim may be over 256. Differences from the originals:
 
-- A POSITION BEYOND THE TABLE. Theirs leaves such tokens as they are, unrotated. Here the call is an error where the host
-  can see it (seqlen, integer offsets, anything on the CPU), else the token becomes NaN (seqlen_offsets and cu_seqlens on a
+- A POSITION BEYOND THE TABLE. The originals leave such tokens unrotated. Here the call is an error if the host can see it
+  (seqlen, integer offsets, everything on the CPU). Otherwise the token becomes NaN (seqlen_offsets and cu_seqlens on a
   GPU).
-- A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end; theirs stops at max_seqlen. Tokens after
-  the last sequence stay, or are copied; theirs leaves those of a new result unset.
-- Under autograd in place: what is returned is the tensor that was given, which autograd knows to be rotated, so that it may
-  be used further by either name. Only of leaves, of their views, and of what unbind, split or chunk gave, use what is
-  returned: autograd does not let these be changed, so that they are changed without it, as theirs are. A view of a larger
-  tensor (a reshaped projection) costs autograd copies of the gradient; headdim= spares them, and so does inplace=False.
-- Under torch.compile in place: a leaf that requires a gradient is rotated in its own memory, and Inductor returns that
-  memory, as for theirs. PyTorch's Inductor (2.11) may use this memory again in the backward if the compiled region does not
-  return the rotated tensor itself: then read a leaf's values before backward. What unbind, split or chunk gave inside the
-  compiled region is refused by PyTorch: use inplace=False.
-- Gradients are never written over, in place either: autograd may have given the same one to others. (Theirs rotate the
-  upstream gradient in its own memory.) They can be differentiated again. None are for cos and sin: those that require one
-  are refused.
-- headdim may be any number and rotary_dim any even one; quack refuses those that 8 does not divide.
+- A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end. The originals stop at max_seqlen. Tokens
+  after the last sequence stay in place or are copied. The originals leave these tokens of a new result uninitialised.
+- In place under autograd: the function returns the given tensor, and autograd knows that it is rotated, so that it can be
+  used further by either name. For leaves, their views, and results of unbind, split or chunk, use only the returned tensor:
+  autograd does not let these tensors change, so they are changed without autograd, as in the originals. For a view of a
+  larger tensor (a reshaped projection), autograd copies the gradient. headdim= or inplace=False avoids these copies.
+- In place under torch.compile: a leaf that requires a gradient is rotated in its own memory, and Inductor returns that
+  memory, as with the originals. PyTorch's Inductor (2.11) may reuse this memory in the backward if the compiled region does
+  not return the rotated tensor itself. In this case, read the values of a leaf before the backward. PyTorch refuses results
+  of unbind, split or chunk from inside the compiled region: use inplace=False for them.
+- Gradients are never overwritten, even in place, because autograd may have given the same gradient to other operations.
+  (The originals rotate the upstream gradient in its own memory.) They can be differentiated again. cos and sin have no
+  gradients: tables that require one are refused.
+- headdim may be any number, and rotary_dim any even number. quack refuses numbers that are not multiples of 8.
 """
 
 import torch as _torch
@@ -70,21 +70,22 @@ def _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleav
 def apply_rotary(
     x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, inplace=False, conjugate=False
 ):  # fmt: skip
-    """
+    """Rotates a tensor.
+
     Arguments:
         x: (batch, seqlen, nheads, headdim) if cu_seqlens is None
             else (total_seqlen, nheads, headdim).
         cos: (seqlen_ro, rotary_dim / 2)
         sin: (seqlen_ro, rotary_dim / 2)
-        seqlen_offsets: integer, or integer tensor of size (batch,): where each sequence begins in the table. None: 0.
+        seqlen_offsets: integer, or integer tensor of size (batch,): the position of each sequence's first token. None: 0.
         cu_seqlens: (batch + 1,) or None
-        max_seqlen: integer: that the table has rows for as many is checked; needless otherwise.
+        max_seqlen: integer. If given, the table must have rows for as many positions. It has no other use.
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
         inplace: write the result to x.
-        conjugate: turn the other way.
+        conjugate: rotate by the negative angles.
     Return:
-        y: like x; x itself if inplace (see the module for leaves). Unlike theirs it is known to autograd.
-    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+        y: like x; x itself if inplace (see the module for leaves). Unlike the original, y has autograd.
+    A position beyond seqlen_ro is NaN or an error. The original does not rotate it.
     """
     return _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace, conjugate)
 
@@ -93,7 +94,8 @@ def apply_rotary(
 def apply_rotary_emb(
     x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None
 ):  # fmt: skip
-    """
+    """Rotates a tensor.
+
     Arguments:
         x: (batch_size, seqlen, nheads, headdim) if cu_seqlens is None
             else (total_seqlen, nheads, headdim)
@@ -102,11 +104,11 @@ def apply_rotary_emb(
         inplace: write the result to x.
         seqlen_offsets: (batch_size,) or int. Each sequence in x is shifted by this amount. None: 0.
         cu_seqlens: (batch + 1,) or None
-        max_seqlen: int: that the table has rows for as many is checked; needless otherwise.
+        max_seqlen: int. If given, the table must have rows for as many positions. It has no other use.
     Return:
         out: like x; x itself if inplace (see the module for leaves).
-    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
-    A position beyond seqlen_rotary is NaN or an error; theirs does not rotate it.
+    rotary_dim must be <= headdim. The first rotary_dim elements of each head rotate.
+    A position beyond seqlen_rotary is NaN or an error. The original does not rotate it.
     """
     return _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
 
@@ -115,14 +117,14 @@ apply_rotary_emb_func = apply_rotary_emb
 
 
 class ApplyRotaryEmb:
-    """ApplyRotaryEmb.apply is apply_rotary_emb; it is no autograd.Function."""
+    """ApplyRotaryEmb.apply is apply_rotary_emb. The class is no autograd.Function."""
 
     apply = staticmethod(apply_rotary_emb)
 
 
 @arguments(x=floats, interleaved=flag)
 def rotate_half(x, interleaved=False):
-    """The other element of each pair, the first of a pair with the sign changed, in plain PyTorch.
+    """Returns the other element of each pair, with the sign of the second elements changed, in plain PyTorch.
 
     Arguments:
         x: (..., headdim) with an even headdim
@@ -140,11 +142,11 @@ def rotate_half(x, interleaved=False):
 
 @arguments({"tensors[0]": "x"}, **_TENSORS, interleaved=flag)
 def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
-    """What theirs computes in plain PyTorch, to the bit: each product and each sum is rounded to the dtype of x.
+    """Computes the same bits as the original in plain PyTorch: each product and each sum is rounded to the dtype of x.
 
     Arguments:
         x: (batch_size, seqlen, nheads, headdim)
-        cos, sin: (seqlen, rotary_dim / 2) or (batch_size, seqlen, rotary_dim / 2), of the dtype of x
+        cos, sin: (seqlen, rotary_dim / 2) or (batch_size, seqlen, rotary_dim / 2), in the dtype of x
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
     Return:
         out: (batch_size, seqlen, nheads, headdim)
@@ -163,7 +165,7 @@ def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
 
 
 def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
-    """How q, k and v lie in qkv, and the shape of what it would be if its heads were one tensor's."""
+    """Returns the Parts of q, k and v in qkv, and the shape that qkv would have if all heads were heads of one tensor."""
     shape, packed = list(qkv.shape), cu_seqlens is not None
     if headdim is not None:
         if not shape or shape[-1] % headdim or not shape[-1]:
@@ -187,14 +189,14 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
             raise Error("qkv must have 3 in dimension %d, not %d" % (qkv.dim() - 3, shape[dim]), "qkv")
         return parts._replace(count=3), shape
     heads_of_kv = shape[dim] - num_heads_q
-    num_heads_k = heads_of_kv // 2  # (torch.compile does not know divmod)
+    num_heads_k = heads_of_kv // 2  # (torch.compile does not support divmod)
     if heads_of_kv % 2 or num_heads_k < 1 or num_heads_q < 1:
         raise Error("qkv has %d heads, not num_heads_q %d + 2 * num_heads_k" % (shape[dim], num_heads_q), "num_heads_q")
     return parts._replace(heads=(num_heads_q, num_heads_k, num_heads_k)), shape
 
 
 def _table_of_k(value, name):
-    """The check of cos_k."""
+    """Checks cos_k."""
     if isinstance(value, bool):
         raise Error(
             "%s is %r: in quack interleaved has its place: pass it and what follows by keyword" % (name, value), name
@@ -214,27 +216,27 @@ def apply_rotary_emb_qkv_(
     qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None, cu_seqlens=None,
     max_seqlen=None, headdim=None,
 ):  # fmt: skip
-    """Rotates q and k in place, in one launch (two if cos_k and sin_k are other tables). The order is flash-attention's;
-    of quack's, (qkv, cos, sin, interleaved, ...), give interleaved and what follows as keywords.
+    """Rotates q and k in place, in one launch (two if cos_k and sin_k are other tables). The order of the arguments is
+    flash-attention's. For quack's order, (qkv, cos, sin, interleaved, ...), pass interleaved and later ones as keywords.
 
     Arguments:
         qkv: (batch_size, seqlen, 3, nheads, headdim), or (batch_size, seqlen, num_heads_q + 2 * num_heads_k, headdim)
-            with num_heads_q (MQA, GQA). With headdim the last two may be one: (..., heads * headdim). With cu_seqlens:
-            (total_seqlen, ...), or (batch_size, seqlen, ...), which is read as one stream.
+            with num_heads_q (MQA, GQA). With headdim the last two dimensions may be one: (..., heads * headdim). With
+            cu_seqlens: (total_seqlen, ...), or (batch_size, seqlen, ...), which is read as one stream.
         cos, sin: (seqlen_ro, rotary_dim / 2)
-        cos_k, sin_k: (seqlen_ro, rotary_dim / 2), for k if given
+        cos_k, sin_k: (seqlen_ro, rotary_dim / 2), tables for k if they differ
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
         seqlen_offsets: (batch_size,) or int. Each sequence in q and k is shifted by this amount. None: 0.
-        num_heads_q: int, if qkv has a dimension of all heads
+        num_heads_q: int, if qkv has one dimension for all heads
         cu_seqlens: (batch + 1,) or None
-        max_seqlen: int: that the table has rows for as many is checked; needless otherwise.
+        max_seqlen: int. If given, the table must have rows for as many positions. It has no other use.
         headdim: int, if qkv is (..., heads * headdim)
     Return:
         qkv (see the module for leaves)
-    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
-    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    rotary_dim must be <= headdim. The first rotary_dim elements of each head rotate.
+    A position beyond seqlen_ro is NaN or an error. The original does not rotate it.
     """
-    if (cos_k is None) != (sin_k is None):  # theirs takes the other one from cos or sin
+    if (cos_k is None) != (sin_k is None):  # the original would take the missing one from cos or sin
         cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
     if cos_k is cos and sin_k is sin:
         cos_k = sin_k = None
@@ -246,7 +248,7 @@ def apply_rotary_emb_qkv_(
 
 
 class ApplyRotaryEmbQKV_:
-    """ApplyRotaryEmbQKV_.apply is apply_rotary_emb_qkv_; it is no autograd.Function."""
+    """ApplyRotaryEmbQKV_.apply is apply_rotary_emb_qkv_. The class is no autograd.Function."""
 
     apply = staticmethod(apply_rotary_emb_qkv_)
 
@@ -264,14 +266,14 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
         seqlen_offsets: (batch_size,) or int. Each sequence in k is shifted by this amount. None: 0.
     Return:
         kv (see the module for leaves)
-    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
-    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    rotary_dim must be <= headdim. The first rotary_dim elements of each head rotate.
+    A position beyond seqlen_ro is NaN or an error. The original does not rotate it.
     """
     return rotate_in_place("kv", KV, make_kv_call(kv, cos, sin, interleaved, seqlen_offsets), kv)
 
 
 class ApplyRotaryEmbKV_:
-    """ApplyRotaryEmbKV_.apply is apply_rotary_emb_kv_; it is no autograd.Function."""
+    """ApplyRotaryEmbKV_.apply is apply_rotary_emb_kv_. The class is no autograd.Function."""
 
     apply = staticmethod(apply_rotary_emb_kv_)
 

@@ -1,4 +1,4 @@
-"""RotaryEmbedding of flash-attention: frequencies, and tables that grow with the calls."""
+"""RotaryEmbedding of flash-attention: frequencies, and tables that grow as needed."""
 
 import torch
 
@@ -12,7 +12,7 @@ from ._rotary import KV, Parts, check_rank, check_seqlen_offsets, make_call, mak
 
 
 def _even(value, name):
-    """The check of dim."""
+    """Checks dim."""
     integer(2, MAX_ROTARY_DIM)(value, name)
     if value % 2:
         raise Error("%s must be even, not %d" % (name, value), name)
@@ -29,23 +29,23 @@ def _device(value, name):
         raise Error("%s %s is none that PyTorch has here: %s" % (name, shown(value), reason), name) from None
 
 
-_POSITIONS_MOST = 2**24  # those that float32 has exactly
+_POSITIONS_MOST = 2**24  # float32 represents all integers up to this one
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Frequencies base ** (-2 i / dim), and tables of them in the dtype of what is rotated, as flash-attention's.
+    """Frequencies base ** (-2 i / dim), and tables of them in the dtype of the rotated tensors, as in flash-attention.
 
     Arguments:
-        dim: elements of a head that turn
+        dim: the number of elements of a head that rotate
         base: float
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
-        scale_base: None, or a number over 0 for XPos: pair i of q at position p is multiplied by s_i ** ((p - c) / scale_base)
-            and that of k divided by it, with s_i = (2 i + 0.4 dim) / (1.4 dim) and c half the positions of the tables (Sun
-            et al., A Length-Extrapolatable Transformer, 2022, arXiv:2212.10554; its authors use 512). Tables of another
-            length have another c: with cached keys, pass the same max_seqlen in all calls.
-        device: where the frequencies are
-        pos_idx_in_fp32: True: tables are computed in fp32, whatever the module is cast to. False: positions and frequencies
-            are multiplied in the dtype of the frequencies, which the model may have been cast to (older versions of
+        scale_base: None, or a number over 0 for XPos. Pair i of q at position p is multiplied by s_i ** ((p - c) /
+            scale_base), and pair i of k is divided by it, with s_i = (2 i + 0.4 dim) / (1.4 dim) and c half the positions
+            of the tables (Sun et al., A Length-Extrapolatable Transformer, 2022, arXiv:2212.10554; its authors use 512).
+            Tables of another length have another c: with cached keys, pass the same max_seqlen in all calls.
+        device: the device of the frequencies
+        pos_idx_in_fp32: True computes the tables in fp32, even if the module is cast. False multiplies positions and
+            frequencies in the dtype of the frequencies, which a cast of the model changes (older versions of
             flash-attention).
     """
 
@@ -65,7 +65,7 @@ class RotaryEmbedding(torch.nn.Module):
         return 1.0 / self.base**exponents
 
     def _compute_scale(self, device=None):
-        """s of XPos, or None."""
+        """Returns s of XPos, or None."""
         if self.scale_base is None:
             return None
         return (torch.arange(0, self.dim, 2, device=device, dtype=torch.float32) + 0.4 * self.dim) / (1.4 * self.dim)
@@ -75,7 +75,7 @@ class RotaryEmbedding(torch.nn.Module):
         self._cos_cached = self._sin_cached = self._cos_k_cached = self._sin_k_cached = None
 
     def reset_parameters(self):
-        """Computes inv_freq from dim and base, and the scale of XPos, and forgets the tables."""
+        """Computes inv_freq from dim and base, and the scale of XPos. Drops the tables."""
         with torch.no_grad():
             self.inv_freq.copy_(self._compute_inv_freq(self.inv_freq.device))
             if self.scale is not None:
@@ -83,7 +83,7 @@ class RotaryEmbedding(torch.nn.Module):
         self._forget_tables()
 
     def _apply(self, fn, recurse=True):
-        """With pos_idx_in_fp32, casts leave inv_freq in float32. It gets its values when it leaves the meta device."""
+        """With pos_idx_in_fp32, casts leave inv_freq in float32. Its values are set when it leaves the meta device."""
         was_meta = self.inv_freq.is_meta
         super()._apply(keep_precision(fn) if self.pos_idx_in_fp32 else fn, recurse)
         self._forget_tables()
@@ -98,11 +98,11 @@ class RotaryEmbedding(torch.nn.Module):
         return not self.training or torch.compiler.is_compiling() or not cos.is_inference()
 
     def _update_cos_sin_cache(self, seqlen, device=None, dtype=None):
-        """Makes new tables if seqlen exceeds those, or if they are of another device or dtype."""
+        """Makes new tables if seqlen exceeds the present ones, or if they have another device or dtype."""
         if self._is_cached(seqlen, device, dtype):
             return
         inv_freq = self.inv_freq
-        if self.pos_idx_in_fp32 and inv_freq.dtype != torch.float32:  # a cast model's
+        if self.pos_idx_in_fp32 and inv_freq.dtype != torch.float32:  # the model was cast
             inv_freq = self._compute_inv_freq(device)
         positions = torch.arange(seqlen, device=device, dtype=inv_freq.dtype)
         angles = positions[:, None] * inv_freq.to(device)
@@ -116,7 +116,8 @@ class RotaryEmbedding(torch.nn.Module):
         self._cos_k_cached, self._sin_k_cached = (cos / scale).to(dtype), (sin / scale).to(dtype)
 
     def _find_scale(self, seqlen, device, dtype):
-        """What XPos multiplies q by at each position, (seqlen, dim / 2); k is divided by it."""
+        """Returns the factors (seqlen, dim / 2) of XPos. q is multiplied by them at each position, and k is divided by
+        them."""
         largest = (3.5 ** (((seqlen + 1) // 2) / self.scale_base)) if seqlen < 512 * self.scale_base else float("inf")
         if largest > torch.finfo(dtype).max:
             message = "scale_base is %s: with %d positions XPos scales by up to 3.5 ** (%d / scale_base), which %s has not"
@@ -133,15 +134,16 @@ class RotaryEmbedding(torch.nn.Module):
         num_heads_q=optional(integer(1)),
     )  # fmt: skip
     def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
-        """
+        """Rotates qkv, or q and kv, in place.
+
         Arguments:
             qkv: (batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with
-                num_heads_q, if kv is None; else it is q: (batch, seqlen, nheads, headdim).
+                num_heads_q, if kv is None. Otherwise it is q: (batch, seqlen, nheads, headdim).
             kv: (batch, seqlen, 2, nheads, headdim)
             seqlen_offset: (batch,) or int. Each sequence is shifted by this amount.
-            max_seqlen: int, one more than the largest position, which the tables are made for. With a seqlen_offset that
-                is a tensor it must be given, here or in an earlier call.
-            num_heads_q: int, if qkv has a dimension of all heads
+            max_seqlen: int, one more than the largest position. The tables are made for it. If seqlen_offset is a tensor,
+                it is required here or in an earlier call.
+            num_heads_q: int, if qkv has one dimension for all heads
         Return:
             qkv, or (q, kv), rotated in place (see the module for leaves)
         """
@@ -155,8 +157,8 @@ class RotaryEmbedding(torch.nn.Module):
         return self._rotate_q_and_kv(qkv, kv, cos, sin, *tables_of_k, seqlen_offset)
 
     def _rotate_q_and_kv(self, q, kv, cos, sin, cos_k, sin_k, offset):
-        """Both in place, after all checks. The longer one is first: if it has a position beyond the tables, nothing has been
-        written yet."""
+        """Rotates both in place, after all checks. The longer one is first: if it has a position beyond the tables, nothing
+        has been written yet."""
         calls = [
             (
                 "qkv",
@@ -175,7 +177,7 @@ class RotaryEmbedding(torch.nn.Module):
         return rotated[0], rotated[1]
 
     def _count_tokens(self, qkv, kv, num_heads_q):
-        """The longer seqlen of qkv and kv."""
+        """Returns the longer seqlen of qkv and kv."""
         shapes = {4: "(batch, seqlen, nheads, headdim)"}
         if kv is None:
             shapes = {4: "(batch, seqlen, heads, headdim) with num_heads_q", 5: "(batch, seqlen, 3, nheads, headdim)"}
@@ -195,7 +197,7 @@ class RotaryEmbedding(torch.nn.Module):
         return qkv.shape[1] if kv is None else max(qkv.shape[1], kv.shape[1])
 
     def _make_tables(self, qkv, seqlen, seqlen_offset, max_seqlen):
-        """Tables for positions below max_seqlen, or as many as the call needs."""
+        """Makes tables for positions below max_seqlen, or for as many positions as the call needs."""
         if isinstance(seqlen_offset, torch.Tensor):
             end, rows = seqlen, self._seq_len_cached if max_seqlen is None else max_seqlen
             if max_seqlen is None and rows < max(end, 1):

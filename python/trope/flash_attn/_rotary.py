@@ -1,5 +1,5 @@
-"""Tensors in one, rotated as a new one or in place, with autograd, dispatch modes and torch.compile: what the functions of
-trope.flash_attn and its module are made of."""
+"""Rotates tensors that lie in one tensor, to a new tensor or in place, with autograd, dispatch modes and torch.compile. The
+functions and the module of trope.flash_attn are made of this."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from .._dropin import check_tables, check_writable, gradients, indices, integer,
 from .._errors import Error
 from ..torch import _compiles
 
-# ---- What is given ----
+# ---- Checks of arguments ----
 
 
 def check_rank(x, rank, name, shape):
@@ -20,7 +20,7 @@ def check_rank(x, rank, name, shape):
 
 
 def check_table(cos, sin, x, x_name, head_dim, suffix=""):
-    """The table, with the same strides in both."""
+    """Checks a table, and returns cos and sin with the same strides."""
     name, other = "cos" + suffix, "sin" + suffix
     if not 1 <= cos.shape[-1] <= head_dim // 2:
         words = name, cos.shape[-1], head_dim
@@ -35,7 +35,7 @@ _position = integer(0)
 
 
 def check_seqlen_offsets(value, name):
-    """The check of seqlen_offsets."""
+    """Checks seqlen_offsets."""
     if isinstance(value, torch.Tensor):
         indices(value, name)
     elif value is not None:
@@ -43,7 +43,7 @@ def check_seqlen_offsets(value, name):
 
 
 def _check_offsets(offsets, sequences, device):
-    """(offset, start_positions): an integer that is the same for all sequences, or a tensor."""
+    """Returns (offset, start_positions): an integer that is the same for all sequences, or a tensor."""
     if not isinstance(offsets, torch.Tensor):
         return offsets or 0, None
     if offsets.shape[0] != sequences:
@@ -54,7 +54,7 @@ def _check_offsets(offsets, sequences, device):
 
 
 def _cut_table(cos, sin, offset, seqlen, cu_seqlens, suffix=""):
-    """Rows from offset on, so that positions begin at 0: views, which cost no memory and no wait for the GPU."""
+    """Returns the rows from offset on, so that positions begin at 0. They are views: no copy, and no wait for the GPU."""
     rows, name = cos.shape[0], "cos" + suffix
     if offset + (seqlen or 0) > rows:
         word = "seqlen" if cu_seqlens is None else "max_seqlen"
@@ -67,7 +67,7 @@ def _cut_table(cos, sin, offset, seqlen, cu_seqlens, suffix=""):
 
 
 class _Call(NamedTuple):
-    """What tensors are rotated by. `cos_k`: k has tables of its own, or None."""
+    """The angles and options of a call. `cos_k` is None unless k has tables of its own."""
 
     options: dict
     cos: object
@@ -79,7 +79,7 @@ class _Call(NamedTuple):
 
 
 def make_call(x, name, shape, cos, sin, cos_k, sin_k, interleaved, conjugate, offsets, cu_seqlens, max_seqlen):
-    """Of x, whose tensors have this shape: (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens."""
+    """Makes the _Call of x. `shape` is (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens."""
     packed = cu_seqlens is not None
     if packed and not cu_seqlens.shape[0]:
         raise Error("cu_seqlens is empty, and must be (sequences + 1,)", "cu_seqlens")
@@ -106,17 +106,17 @@ def make_call(x, name, shape, cos, sin, cos_k, sin_k, interleaved, conjugate, of
 
 
 class Parts(NamedTuple):
-    """How tensors lie in one: `count` entries of a dimension, or `heads` of each, or (neither) it is one of them."""
+    """The tensors in one tensor: `count` entries of a dimension, or `heads` of each. With neither, the tensor itself."""
 
     dim: int = None
     count: int = 0
     heads: tuple = ()
-    rotated: int = 1  # the first so many are; others are only copied
-    head_dim: int = 0  # if the last dimension is heads * head_dim
-    merged: bool = False  # (batch, seqlen, ...), which is one stream of tokens
+    rotated: int = 1  # this many first tensors are rotated, and the others only copied
+    head_dim: int = 0  # not 0 if the last dimension is heads * head_dim
+    merged: bool = False  # True if x is (batch, seqlen, ...) and is read as one stream of tokens
 
     def split(self, x, name=""):
-        """Each of them: a view, unless x is merged and lies so that it has none (with a name: refused)."""
+        """Returns the tensors as views. A merged x whose strides allow no view is copied, or refused if a name is given."""
         if self.head_dim:
             x = x.unflatten(-1, (-1, self.head_dim))
         if self.merged:
@@ -129,13 +129,13 @@ class Parts(NamedTuple):
         return [x.narrow(self.dim, start, n) for start, n in zip(starts, self.heads)] or [x]
 
     def new_like(self, x):
-        """With the order of dimensions in memory that x has, if split() has views of that."""
+        """Returns a new tensor with the order of dimensions in memory that x has, if split() has views of that."""
         return torch.empty_like(x, memory_format=torch.contiguous_format if self.merged else torch.preserve_format)
 
 
 def _launches(parts, call, in_place):
-    """(places of the tensors, cos, sin) of each launch: one, unless k has its own tables. The shorter table is first: if a
-    position is beyond a table, nothing has been written yet."""
+    """Returns (indices of the tensors, cos, sin) of each launch. There is one launch unless k has its own tables. The
+    shorter table is first: if a position is beyond a table, nothing has been written yet."""
     rotated, copied = range(parts.rotated), () if in_place else range(parts.rotated, max(parts.count, len(parts.heads)))
     if call.cos_k is None:
         return [((*rotated, *copied), call.cos, call.sin)]
@@ -144,7 +144,8 @@ def _launches(parts, call, in_place):
 
 
 def _rotate_tensors(function, parts, call, source, out=None):
-    """function (of rotate, rotate_ and rotate_backward) on what is in `source`, and into what is in `out`."""
+    """Calls function (rotate, rotate_ or rotate_backward) for the tensors in `source`, and writes to the tensors in
+    `out`."""
     for places, cos, sin in _launches(parts, call, out is None):
         widths = tuple([2 * cos.shape[1] if i < parts.rotated else COPY for i in places])
         more = {} if out is None else {"out": [out[i] for i in places]}
@@ -155,7 +156,8 @@ def _rotate_tensors(function, parts, call, source, out=None):
 
 
 def _present(call):
-    """(options and which tensors there are, those tensors): a Function's arguments cost, and mostly are two."""
+    """Returns (the options and which tensors are present, those tensors). Each argument of a Function costs time, and
+    mostly two tensors are present."""
     return (call.options, [t is not None for t in call[1:]]), [t for t in call[1:] if t is not None]
 
 
@@ -166,7 +168,8 @@ def _restore(form, tensors):
 
 
 class _Rotate(torch.autograd.Function):
-    """M x, or M' x, of tensors in one, as a new one: apply(transposed, parts, form, x, *tensors of the call)."""
+    """M x or M' x of the tensors in one tensor, as a new tensor: apply(transposed, parts, form, x, *tensors of the
+    call)."""
 
     @staticmethod
     def forward(ctx, transposed, parts, form, x, *tensors):
@@ -185,10 +188,10 @@ class _Rotate(torch.autograd.Function):
 
 
 class _Rotated(torch.autograd.Function):
-    """Tells autograd that tensors in one are rotated in place: apply(dirty, parts, form, x, *tensors of the call). It does
-    not touch data. Not dirty: the result is another tensor of the same data, no view, and x has the history that it had.
+    """Tells autograd that tensors in one tensor are rotated in place: apply(dirty, parts, form, x, *tensors of the call).
+    It does not touch data. If not dirty, the result is another tensor of the same data, no view, and x keeps its history.
 
-    x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
+    x is the first tensor, because if x is a view, autograd takes the first gradient as the gradient of its base.
     """
 
     @staticmethod
@@ -220,7 +223,7 @@ _OPTIONS = ("layout", "pairing", "inverse", "angle_columns", "padding")
 
 
 def _rotate_parts_(transposed, x, *rest):
-    """M x, or M' x, of tensors in one, in place. rest: Parts, the options and the tensors of _Call."""
+    """Rotates tensors in one tensor by M or M' in place. rest: Parts, the options and the tensors of _Call."""
     fields, first_tensor = len(Parts._fields), len(Parts._fields) + len(_OPTIONS)
     parts = Parts(*rest[:fields])
     call = _Call(dict(zip(_OPTIONS, rest[fields:first_tensor])), *rest[first_tensor:])
@@ -237,18 +240,18 @@ for _backend in ("CPU", "CUDA"):
 
 @torch.library.register_fake("trope::rotate_parts_")
 def _(transposed, x, *rest):
-    """It makes no tensor."""
+    """The operator for fake tensors: it returns nothing."""
 
 
 def _write_parts(transposed, parts, call, x):
-    """Calls the operator. It takes the whole of x: Inductor copies views before it lets an operator write to them, and
-    PyTorch 2.11 has wrong results then."""
+    """Calls the operator. It takes the whole of x, because Inductor copies views before an operator writes to them, and
+    PyTorch 2.11 then has wrong results."""
     options = [call.options[name] for name in _OPTIONS]
     torch.ops.trope.rotate_parts_(transposed, x, *parts, *options, *call[1:])
 
 
 class _RotatedLeaf(torch.autograd.Function):
-    """x, which is rotated already, with the history of a rotation: apply(parts, form, x, *tensors of the call)."""
+    """x, whose data is rotated already, with the history of a rotation: apply(parts, form, x, *tensors of the call)."""
 
     @staticmethod
     def forward(ctx, parts, form, x, *tensors):
@@ -259,14 +262,14 @@ class _RotatedLeaf(torch.autograd.Function):
     @staticmethod
     @gradients
     def backward(ctx, grad):
-        saved = ctx.saved_tensors  # (_Rotate is not used: in here, torch.compile drops the ctx of a forward with *tensors)
+        saved = ctx.saved_tensors  # (_Rotate is not used: here, torch.compile drops the ctx of a forward with *tensors)
         d = ctx.parts.new_like(grad).copy_(grad)
         _write_parts(True, ctx.parts, _restore(ctx.form, saved), d)
         return (None, None, d) + (None,) * len(saved)
 
 
 def _rotate_compiled_leaf(parts, call, x):
-    """Rotates a leaf, or a view of one. AOTAutograd refuses a change of either, except under no_grad."""
+    """Rotates a leaf, or a view of one. AOTAutograd refuses to change either, except under no_grad."""
     with torch.no_grad():
         if x.is_leaf:
             _write_parts(False, parts, call, x.data)
@@ -283,13 +286,14 @@ def _tell_autograd(parts, call, x):
     form, tensors = _present(call)
     if _rotations._may_be_marked(x):
         return _Rotated.apply(True, parts, form, x, *tensors)
-    if not x._is_view():  # else the tensors that unbind gave beside it could not be used any more
+    if not x._is_view():  # otherwise the other results of the same unbind could not be used any more
         _rotations._count_write(x)
     return _Rotated.apply(False, parts, form, x, *tensors)
 
 
 def rotate_in_place(name, parts, call, x):
-    """x, or of leaves and of what autograd does not let be changed, another tensor of the same data."""
+    """Rotates x and returns it. For leaves and tensors that autograd does not let change, it returns another tensor of its
+    data."""
     if not _rotations._is_eager((x,)):
         parts.split(x, name)
         if x.requires_grad and torch.is_grad_enabled():
@@ -301,7 +305,7 @@ def rotate_in_place(name, parts, call, x):
         return x
     check_writable(x, name)
     _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x.data, name))
-    if x.requires_grad and torch.is_grad_enabled():  # of a call that has failed autograd must know nothing
+    if x.requires_grad and torch.is_grad_enabled():  # after the launch: a failed call must leave no trace in autograd
         return _tell_autograd(parts, call, x)
     _rotations._count_write(x)
     return x
