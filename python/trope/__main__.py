@@ -1,4 +1,4 @@
-"""python -m trope COMMAND. The command is apply."""
+"""python -m trope COMMAND. The only command is apply."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def _run(argv):
 
 def _main():
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the program as every other signal does
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the signal then ends the program, as other signals do
     status = _run(sys.argv[1:])
     try:
         sys.stdout.flush()

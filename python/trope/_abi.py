@@ -1,4 +1,4 @@
-"""The C ABI by ctypes: the library, its structs and constants, and its errors. include/trope/trope.h is the reference."""
+"""The C ABI by ctypes: the library, its structs, constants and errors. include/trope/trope.h is the reference."""
 
 import ctypes
 import os
@@ -15,12 +15,12 @@ MAX_DIMS, MAX_AXES, MAX_ROTARY_DIM = 5, 4, 1024
 DTYPES = {"f32": 1, "f16": 2, "bf16": 3, "f64": 4}
 INDICES = {"i32": 1, "i64": 2}
 DEVICES = {"cpu": 1, "cuda": 2}
-STRIDED = 5  # of a tensor: Python says every layout by its strides
+STRIDED = 5  # the layout of all tensors: Python describes every layout by its strides
 SHARED_GROUP = 1
 TABLE_STRIDED = 4
 IDS_STRIDED = 4
 PAIRINGS = {"half": 1, "interleaved": 2}
-# What Python calls the values of these fields.
+# Python's words for the values of these fields.
 WORDS = {
     "pairing": PAIRINGS,
     "pairing_out": PAIRINGS,
@@ -32,7 +32,7 @@ WORDS = {
     "dtype": DTYPES,
     "angle_dtype": DTYPES,
 }
-# The same for the fields of trope_norm. Python's "rounding" of a norm is the field of that name there.
+# Python's words for the fields of trope_norm. Its field rounding is the option rounding of trope.Norm.
 NORM_WORDS = {
     "scope": {"head": 1, "token": 2},
     "order": {"before": 1, "after": 2},
@@ -181,7 +181,7 @@ STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_norm": Norm, "tr
 
 
 def _find_library():
-    """libtrope.so in the package, which an editable install has in two folders; TROPE_LIBRARY is another one."""
+    """Returns the path of libtrope.so in the package, which has two folders in an editable install, or TROPE_LIBRARY."""
     files = [os.path.join(folder, "libtrope.so") for folder in sys.modules[__package__].__path__]
     return os.environ.get("TROPE_LIBRARY") or next(filter(os.path.exists, files), files[-1])
 
@@ -211,7 +211,7 @@ def _declare(lib):
 
 
 def _compare_structs(lib, path):
-    """Fails unless sizes and offsets here are the library's: another version would read fields as others."""
+    """Fails unless sizes and offsets here equal the library's. With another version, fields would be misread."""
     for name, struct in STRUCTS.items():
         wrong = ["size"] if ctypes.sizeof(struct) != lib.trope_sizeof(name.encode()) else []
         for field, _ in struct._fields_:
@@ -247,13 +247,13 @@ def check(status):
 
 
 def error_of_call(status, table="freqs", in_place=bool):
-    """The library's last error as an Error in the words of a Python caller (see from_library)."""
+    """Returns the library's last error as an Error in the words of a Python caller (see from_library)."""
     message, argument = lib.trope_last_error().decode(), lib.trope_last_error_argument().decode()
     return from_library(message, argument, lib.trope_status_name(status).decode(), WORDS, table, in_place)
 
 
 def reason():
-    """What the library's last error says, without the name of its function."""
+    """Returns the text of the library's last error, without the name of its function."""
     text = lib.trope_last_error().decode().partition(": ")[2]
     text = re.sub(r"TROPE_RULE_(\w+)", lambda match: "rope_type %r" % match[1].lower(), text)
     text = re.sub(r"TROPE_AXES_(\w+)", lambda match: "order %r" % match[1].lower(), text)
@@ -261,7 +261,7 @@ def reason():
 
 
 def make_phase_steps(inv_freq):
-    """trope_phase_steps: a ctypes array of uint64, one for each inv_freq."""
+    """Calls trope_phase_steps. Returns a ctypes array of uint64, one for each inv_freq."""
     count = len(inv_freq)
     steps = (c_uint64 * count)()
     status = lib.trope_phase_steps((c_double * count)(*inv_freq), count, steps)

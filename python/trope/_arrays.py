@@ -1,4 +1,4 @@
-"""Arrays of other libraries: where they are and how they lie, by the array interface or by DLPack, without a copy."""
+"""Describes arrays of other libraries, by the array interface or by DLPack: their addresses and layouts, without a copy."""
 
 import ctypes
 import sys
@@ -43,7 +43,7 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}  # and the number of bits
+_DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}  # the number of bits follows
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # CPU, CUDA, pinned, managed
 _READ_ONLY = 1
 
@@ -54,12 +54,12 @@ _get_name.restype, _get_name.argtypes = c_char_p, [ctypes.py_object]
 
 
 class Array:
-    """An array as the library sees it.
+    """The library's description of an array.
 
     meta      its Meta, whose shape is also `shape`
-    pointer   its address, None if it has no elements
-    writable  False: it must not be a destination; None: its library does not say
-    kept      what keeps it alive
+    pointer   its address, or None if it has no elements
+    writable  False: it must not be a destination; None: its library does not tell
+    kept      the object that keeps it alive
     """
 
     __slots__ = ("meta", "pointer", "writable", "kept")
@@ -73,7 +73,8 @@ class Array:
 
 
 def _by_interface(x, interface, device, argument):
-    """numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba): strides in bytes."""
+    """Describes an array by numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba). Their strides are in
+    bytes."""
     try:
         return _read_interface(x, interface, device, argument)
     except Error:
@@ -109,7 +110,7 @@ def _checked(array, argument):
 
 
 def _capsule(x):
-    """A DLPack capsule of the newest version that x gives. No stream: the caller says one for the whole call."""
+    """Returns a DLPack capsule of the newest version that x supports. It has no stream, which is an option of the call."""
     try:
         return x.__dlpack__(max_version=(1, 0))
     except TypeError:
@@ -152,7 +153,7 @@ def contiguous_strides(shape):
 
 
 def describe(x, argument):
-    """The Array of x, which has the array interface or DLPack."""
+    """Returns the Array of x, which has the array interface or DLPack."""
     interface = getattr(x, "__array_interface__", None)
     if interface is not None and hasattr(x, "dtype"):
         return _by_interface(x, interface, "cpu", argument)
@@ -160,7 +161,7 @@ def describe(x, argument):
     if interface is not None:
         return _by_interface(x, interface, "cuda", argument)
     if hasattr(x, "__dlpack__"):
-        if hasattr(x, "is_neg") and x.is_neg():  # of PyTorch, lazily: its memory has other signs
+        if hasattr(x, "is_neg") and x.is_neg():  # PyTorch negates lazily: the memory has the other signs
             raise Error("%s is a tensor that is negated lazily: pass resolve_neg()" % argument, argument)
         return _by_dlpack(x, argument)
     message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not %s"
@@ -170,7 +171,7 @@ def describe(x, argument):
 def describe_destination(x, argument):
     array = describe(x, argument)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):  # autograd would not know that it is written
+    if torch is not None and isinstance(x, torch.Tensor):  # autograd would not see the write
         raise Error("%s is a torch tensor, and the tensors of the call are not: pass its numpy()" % argument, argument)
     if array.writable is False or type(x).__module__.partition(".")[0] in ("jax", "jaxlib"):
         raise Error("%s cannot be written (%s)" % (argument, type(x).__name__), argument)
@@ -178,7 +179,7 @@ def describe_destination(x, argument):
 
 
 def new_result(x, array, shape, argument):
-    """A new array of NumPy, of the dtype of x and with its order of dimensions. array: the Array of x."""
+    """Makes a NumPy array of the dtype of x, with its order of dimensions. array: the Array of x."""
     import numpy
 
     if array.meta.device != "cpu":
@@ -192,7 +193,7 @@ def new_result(x, array, shape, argument):
 
 
 def like_source(result, x):
-    """A result of NumPy as an array of x's library, where that has an array namespace."""
+    """Returns a NumPy result as an array of x's library, if that library has an array namespace."""
     import numpy
 
     if isinstance(x, numpy.ndarray):

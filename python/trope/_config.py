@@ -1,6 +1,6 @@
-"""A Hugging Face config as this package reads it: its keys, the language model in it, and the rope dict of one layer type.
+"""Reads a Hugging Face config: its keys, the language model in it, and the rope dict of one layer type.
 
-frequencies.py and _models.py share this reader. The rope dict is `rope_parameters`, which was `rope_scaling` once.
+frequencies.py and _models.py share this reader. The rope dict is `rope_parameters`, formerly `rope_scaling`.
 """
 
 import numbers
@@ -41,12 +41,12 @@ def fail(key, text, *values):
 
 
 def optional_number(key, value):
-    """`value` as a float. None stays None."""
+    """Returns `value` as a float. None stays None."""
     return None if value is None else number(value, key)
 
 
 def optional_integer(key, value):
-    """`value` as an int from 1 to 2^53, which a double can hold. None stays None."""
+    """Returns `value` as an int from 1 to 2^53, which a double can hold. None stays None."""
     return None if value is None else integer(value, key, 1, 2**53)
 
 
@@ -60,7 +60,7 @@ def same(a, b):
         b = list(b)
     try:
         return bool(a == b)
-    except Exception:  # arrays compare to arrays, and a caller's class may do anything
+    except Exception:  # arrays compare to arrays, and a class of the caller may do anything
         return False
 
 
@@ -69,13 +69,13 @@ def listed(names):
 
 
 def hint(key, known):
-    """A clause with the known name that is closest to `key`, or "" if none is close."""
+    """Returns a clause with the known name that is closest to `key`, or "" if none is close."""
     close = closest(str(key), known)
     return ": did you mean %s?" % close if close else ""
 
 
 def list_of(keys, key):
-    """The list at a key of the config, () if the key is missing or null."""
+    """Returns the list at a key of the config, or () if the key is missing or null."""
     value = keys.get(key)
     if value is None:
         return ()
@@ -88,11 +88,11 @@ def list_of(keys, key):
 
 
 def _mapping_of(config, name):
-    """The dict that an object's to_dict() returns, {} if it has no such method."""
+    """Returns the dict that an object's to_dict() returns, or {} if it has no such method."""
     try:
         to_dict = getattr(config, "to_dict", None)
         mapping = {} if to_dict is None else to_dict()
-    except Exception as error:  # to_dict is a caller's method
+    except Exception as error:  # to_dict is code of the caller
         fail(name, "cannot be read: its to_dict() raised %s: %s", type(error).__name__, error)
     if not isinstance(mapping, Mapping):
         fail(name, "must have a to_dict() that returns a dict, not %s", shown(mapping))
@@ -102,12 +102,12 @@ def _mapping_of(config, name):
 class Keys:
     """The keys of a config, which is a mapping or an object.
 
-    An object is read by its to_dict(), and by its attributes for what the dict leaves out: a transformers config has other
+    An object is read by its to_dict(), and by its attributes for keys that the dict lacks: a transformers config has other
     names (attribute_map) and properties as attributes only.
 
     mapping     the config as a dict
-    object      the object, None if the config is a mapping
-    model_type  of the config, else the `model_type` argument; None if there is neither
+    object      the object, or None if the config is a mapping
+    model_type  the model_type of the config, otherwise the `model_type` argument; None if there is neither
     """
 
     def __init__(self, config, name="config", model_type=None):
@@ -123,10 +123,10 @@ class Keys:
             fail("model_type", "must be a string, not %s", shown(self.model_type))
 
     def attribute(self, name):
-        """An attribute of the object, None if it has none of this name."""
+        """Returns an attribute of the object, or None if it has none of this name."""
         try:
             return getattr(self.object, name, None)
-        except Exception as error:  # a property is a caller's code
+        except Exception as error:  # a property is code of the caller
             fail(name, "cannot be read from the config: %s: %s", type(error).__name__, error)
 
     def _one(self, name):
@@ -134,7 +134,7 @@ class Keys:
         return self.attribute(name) if value is None and self.object is not None else value
 
     def find(self, *names):
-        """(name, value) of the first of these names that has a value, (names[0], None) if none has.
+        """Returns (name, value) of the first of these names that has a value, or (names[0], None).
 
         Raises Error if another one of the names has a different value.
         """
@@ -145,7 +145,7 @@ class Keys:
         return found[0] if found else (names[0], None)
 
     def get(self, *names):
-        """The value that find() finds."""
+        """Returns the value that find() finds."""
         return self.find(*names)[1]
 
     def is_null(self, name):
@@ -153,7 +153,7 @@ class Keys:
         return name in self.mapping and self._one(name) is None
 
     def sizes(self):
-        """The values of SIZE_KEYS, None where the config has no value."""
+        """Returns the values of SIZE_KEYS, with None for missing ones."""
         sizes = {key: self.get(*names) for key, names in SIZE_KEYS.items()}
         return {**sizes, "head_dim": self.get("head_dim", "kv_channels")} if self.model_type == "jetmoe" else sizes
 
@@ -163,13 +163,14 @@ class Keys:
         return bool(sizes & {"head_dim", "qk_rope_head_dim"}) or sizes >= {"hidden_size", "num_attention_heads"}
 
     def nested_names(self):
-        """The names of nested configs that have head sizes."""
+        """Returns the names of nested configs that have head sizes."""
         names = [name for name in self.mapping if isinstance(name, str) and name.endswith("_config")]
         return [name for name in names if isinstance(self.mapping[name], Mapping) and Keys(self.mapping[name]).has_sizes()]
 
 
 def _unique(pairs):
-    """The dict of (key, value) pairs in a JSON object. Readers differ in which of two equal keys they take."""
+    """Returns the dict of (key, value) pairs of a JSON object. Refuses equal keys, because readers differ in which one they
+    use."""
     found = dict(pairs)
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
@@ -178,8 +179,8 @@ def _unique(pairs):
 
 
 def _read_json(path):
-    """The object in a JSON file. A directory stands for the config.json in it."""
-    import json  # not at the top: it takes a third of the time of `import trope`, and most calls need no file
+    """Returns the object in a JSON file. A directory stands for the config.json in it."""
+    import json  # here, because it takes a third of the time of `import trope`, and most calls need no file
 
     try:
         path = os.fsdecode(path)
@@ -187,7 +188,7 @@ def _read_json(path):
             config = json.load(file, object_pairs_hook=_unique)
     except Error:
         raise
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a path with a null character
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or a path with a null character
         fail("config", "(%s) is not a JSON file: %s", shown(path), error)
     if not isinstance(config, dict):
         fail("config", "(%s) must hold a JSON object, not a %s", path, type(config).__name__)
@@ -195,14 +196,14 @@ def _read_json(path):
 
 
 def open_config(config):
-    """The Keys of a config: of a mapping, of an object, or of the JSON file at a path. None is an empty config."""
+    """Returns the Keys of a config: a mapping, an object, or the JSON file at a path. None is an empty config."""
     if isinstance(config, (str, os.PathLike)):
         config = _read_json(config)
     return Keys({} if config is None else config)
 
 
 def language_model(keys):
-    """The Keys of text_config if there is one, as in transformers, else the config's own.
+    """Returns the Keys of text_config if there is one, as in transformers, otherwise the config's own.
 
     Some configs repeat keys of their text_config (Qwen2-VL, as transformers 4.5x writes it). These must agree.
     """
@@ -226,7 +227,7 @@ def language_model(keys):
 
 
 def refuse_without_rotation(keys):
-    """Refuses a config of a model that does not rotate at all, by the key that says so."""
+    """Refuses a config of a model that does not rotate at all, and names the key that decides this."""
     if keys.model_type in OTHER_ROTATION:
         fail("model_type", "(%r) rotates by two axes of an image, which no rope_type names", keys.model_type)
     if keys.model_type in NO_ROTATION:
@@ -238,7 +239,7 @@ def refuse_without_rotation(keys):
             fail(key, text, keys.model_type, listed(needed))
         if value is not None and not any(same(value, each) for each in needed or rotating):
             fail(key, "(%s) says that this model does not rotate", shown(value))
-    # Llama 4 and SmolLM3: 1 is a layer that rotates, 0 one that does not.
+    # Llama 4 and SmolLM3: a layer with 1 rotates, a layer with 0 does not.
     rotating_layers, interval = list_of(keys, "no_rope_layers"), keys.get("no_rope_layer_interval")
     if rotating_layers and not any(rotating_layers):
         fail("no_rope_layers", "(%s) says that no layer rotates", shown(rotating_layers))
@@ -246,11 +247,11 @@ def refuse_without_rotation(keys):
         fail("no_rope_layer_interval", "(1) says that no layer rotates")
 
 
-# ---- Keys that nobody reads ----
+# ---- Unknown keys ----
 
 
 def refuse_misspelt(keys):
-    """Refuses a key that is about rotations by its name, and that neither this package nor a list knows."""
+    """Refuses a key whose name is about rotations, if neither this package nor a list knows it."""
     for key, value in keys.mapping.items():
         is_about = isinstance(key, str) and any(word in key.lower() for word in ("rope", "rotary", "theta"))
         if not is_about or value is None or key in KEYS_OF_ROTATIONS:
@@ -265,7 +266,7 @@ def refuse_misspelt(keys):
 
 
 def _rope_layers(keys):
-    """The rope dict, {} if there is none, and the dicts by layer type in it, {} if one dict is for all layers."""
+    """Returns the rope dict ({} if there is none), and the dicts by layer type in it ({} if one dict is for all layers)."""
     name, rope = keys.find("rope_parameters", "rope_scaling")
     rope = {} if rope is None else rope
     if not isinstance(rope, Mapping):
@@ -282,18 +283,18 @@ def _rope_layers(keys):
 
 
 def _refuse_contradiction(keys, names, rope_name, inner):
-    """Refuses a key of the config that contradicts the one in the rope dict, which all layers have."""
+    """Refuses a key of the config that contradicts the same key in the rope dict of all layers."""
     outer_name, outer = keys.find(*names)
     if not same(outer, inner):
         fail(outer_name, "is %s in the config and %s in %s: remove one of them", shown(outer), shown(inner), rope_name)
 
 
 def _old_layers(keys, rope_name, rope):
-    """The dicts by layer type of a config of transformers 4 whose model has two rotations; {} for any other config.
+    """Returns the dicts by layer type of a config of transformers 4 whose model has two rotations, or {} for other configs.
 
     transformers 5 converts such configs in the same way (convert_rope_params_to_dict of Gemma3TextConfig, ModernBertConfig
-    and Olmo3Config), except that the sliding layers of OLMo 3 have rope_theta here, as in transformers 4. 5.24 gives them
-    the 500000 of the class, whatever rope_theta is.
+    and Olmo3Config), with one exception: the sliding layers of OLMo 3 have rope_theta here, as in transformers 4. 5.24
+    gives them the 500000 of the class, whatever rope_theta is.
     """
     layout = of_model(LAYERED, keys.model_type)
     for sign, model in (("rope_local_base_freq", GEMMA3), ("global_rope_theta", MODERNBERT)):
@@ -315,7 +316,7 @@ def _old_layers(keys, rope_name, rope):
 
 
 def _select(rope, layers, layer_type):
-    """The layer type that is meant, of `layers`, the dicts in `rope`."""
+    """Returns the requested layer type. `layers` are the dicts in `rope`."""
     rotating = [name for name, layer in layers.items() if layer is not None]
     if layer_type is None and len(rotating) == 1:
         layer_type = rotating[0]
@@ -332,7 +333,7 @@ def _select(rope, layers, layer_type):
 
 
 def _move_truncate(rope, layer):
-    """Gives a layer's dict the `truncate` that transformers uses: it reads the one beside the dicts of layer types only."""
+    """Gives a layer's dict the `truncate` that transformers uses: the one next to the dicts of layer types."""
     inner = layer.pop("truncate", None)
     if "truncate" in rope:
         if not same(inner, rope["truncate"]):
@@ -340,23 +341,23 @@ def _move_truncate(rope, layer):
             fail("truncate", text, shown(rope["truncate"]), shown(inner))
         if layer["rope_type"] == "yarn":
             layer["truncate"] = rope["truncate"]
-    elif not (inner is None or inner is True):  # True is what transformers does without the key
+    elif not (inner is None or inner is True):  # without the key, transformers uses True
         text = "(%s) is in the dict of a layer type, where transformers does not read it: move it out of that dict"
         fail("truncate", text, shown(inner))
 
 
 def _refuse_unreadable(keys, rope):
-    """Refuses keys by which layers differ, in a config with this one rope dict."""
+    """Refuses keys that make layers differ, in a config with one rope dict."""
     for key in UNREADABLE_KEYS:
         if keys.get(key) is not None:
             fail(key, "is not read: give rope_parameters by layer type, or a config without it")
-    bases = list_of(keys, "layer_rope_theta")  # GraniteSWA, Muse: 0 is a layer that does not rotate
+    bases = list_of(keys, "layer_rope_theta")  # GraniteSWA, Muse: a layer with 0 does not rotate
     if bases and all(same(base, 0) for base in bases):
         fail("layer_rope_theta", "(%s) says that no layer rotates", shown(bases))
     if not all(same(base, 0) or rope["rope_theta"] is not None and same(base, rope["rope_theta"]) for base in bases):
         text = "(%s) gives layers other bases: leave it out, and give the base of each kind of layer as rope_theta"
         fail("layer_rope_theta", text, shown(bases))
-    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2; once loaded, all of them
+    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2: once loaded, it lists all layers
     layers = keys.get("num_hidden_layers")
     is_for_all = keys.get("rope_scaling_layers") is None or isinstance(layers, int) and layers == len(scaled)
     if rope["rope_type"] not in (None, "default") and not is_for_all:
@@ -365,9 +366,9 @@ def _refuse_unreadable(keys, rope):
 
 
 def read_rope(keys, layer_type):
-    """(rope, layer_type): the rope dict of one layer type, and that type; None if one dict is for all layers.
+    """Returns (rope, layer_type): the rope dict of one layer type, and that type, or None if one dict is for all layers.
 
-    The dict is a new one. It has the rule as rope_type, and what the config itself says of the keys in FALLBACKS.
+    The dict is a new one. It has the rule as rope_type, and the config's own values of the keys in FALLBACKS.
     """
     if not isinstance(layer_type, (str, type(None))):
         fail("layer_type", "must be a string, not %s", shown(layer_type))
@@ -375,7 +376,7 @@ def read_rope(keys, layer_type):
     if layers:
         layer_type = _select(outer, layers, layer_type)
     elif layer_type is not None:
-        # Layers of this type may not rotate (Cohere 2), or be Mamba's. The config does not say which do.
+        # Layers of this type may not rotate (Cohere 2), or be Mamba layers. The config does not tell which layers rotate.
         fail("layer_type", "(%r) is given, but all layers that rotate do so alike: leave it out", layer_type)
     rope = dict(layers[layer_type] if layers else outer)
     for key, names in FALLBACKS.items():
@@ -389,7 +390,7 @@ def read_rope(keys, layer_type):
 
 
 def rule_of(rope, model_type):
-    """The rule that rope_type and type name; None if neither is there."""
+    """Returns the rule that rope_type and type name, or None if there is neither."""
     names = {key: rope[key] for key in ("rope_type", "type") if rope.get(key) is not None}
     olds = {**OLD_RULES, "yarn": "longrope"} if model_type in YARN_IS_LONGROPE else OLD_RULES
     rules = {key: olds.get(name, name) if isinstance(name, str) else None for key, name in names.items()}
@@ -401,11 +402,11 @@ def rule_of(rope, model_type):
     return next(iter(rules.values()), None)
 
 
-# ---- Sizes that layers of one type have ----
+# ---- Sizes of layers of one type ----
 
 
 def layer_sizes(keys, layer_type):
-    """The sizes that layers of this type have instead of the config's: by per_layer_config, or by global_head_dim."""
+    """Returns the sizes in which layers of this type differ from the config, by per_layer_config or global_head_dim."""
     given = keys.mapping.get("per_layer_config")
     if given is None:
         return _global_head_dim(keys) if layer_type == "full_attention" else {}

@@ -1,16 +1,16 @@
-"""What trope.frequencies knows of the configs of Hugging Face models: keys, their other names, and what the classes of
-transformers 5.24 have where a config says nothing.
+"""Facts about the configs of Hugging Face models, for trope.frequencies: keys, their other names, and the values that
+classes of transformers 5.24 use if a config does not have them.
 
-These tables grow with transformers. Their readers, _config.py and frequencies.py, need not.
+These tables grow with transformers. Their readers, _config.py and frequencies.py, do not need to grow with them.
 """
 
-# ---- Keys of the rope dict (rope_parameters, once rope_scaling) ----
+# ---- Keys of the rope dict (rope_parameters, formerly rope_scaling) ----
 
-# Old names of rope_type, in configs of Phi-3, Qwen2-VL, HunYuan-VL and Sarvam, whose classes in transformers map them so.
+# Old names of rope_type, in configs of Phi-3, Qwen2-VL, HunYuan-VL and Sarvam. Their classes in transformers map them so.
 OLD_RULES = {"su": "longrope", "mrope": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
-# Models whose config says "yarn" for LongRoPE (Phi3Config.convert_rope_params_to_dict).
+# Models whose config uses the name "yarn" for LongRoPE (Phi3Config.convert_rope_params_to_dict).
 YARN_IS_LONGROPE = ("phi3", "phi4_multimodal")
-# Models whose "dynamic" with alpha is a base of its own, whatever the length: the rule "ntk_alpha", as in transformers.
+# Models whose "dynamic" with alpha is another base, independent of the length: the rule "ntk_alpha", as in transformers.
 READS_ALPHA = (None, "hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl", "hunyuan_vl_text")
 
 ORIGINAL = "original_max_position_embeddings"
@@ -26,14 +26,15 @@ RULE_KEYS = {
     "proportional": ("factor",),
 }
 ROPE_KEYS = frozenset(COMMON_KEYS).union(*RULE_KEYS.values())
-# Keys of another rule that models write beside this one, where transformers does not read them.
+# Keys of another rule that models write besides the keys of their rule, and that transformers does not read.
 UNREAD_KEYS = {
     "dynamic": (ORIGINAL,),
     "ntk_alpha": (ORIGINAL, "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
 }
-# Keys that mean nothing for frequencies. mrope_section, mrope_interleaved, interleaved, xdrope_section: which axis of
-# positions a pair has (trope_fill_pair_axis). llama_4_scaling_beta: a scale of q (Ministral 3). finetuned: how YaRN was
-# come by. max_position_embeddings: the config's own is read, which this one must not contradict. type: once rope_type.
+# Keys that do not affect frequencies. mrope_section, mrope_interleaved, interleaved and xdrope_section choose the axis of
+# positions of each pair (trope_fill_pair_axis). llama_4_scaling_beta is a scale of q (Ministral 3). finetuned tells how
+# YaRN was applied. max_position_embeddings must not contradict the config's own, which is read. type is the old name of
+# rope_type.
 IGNORED_KEYS = (
     "mrope_section", "mrope_interleaved", "interleaved", "xdrope_section", "llama_4_scaling_beta", "finetuned",
     "max_position_embeddings", "type",
@@ -41,7 +42,7 @@ IGNORED_KEYS = (
 
 # ---- Keys of the config itself ----
 
-# Sizes, each with the other names that models have for it. (kv_channels: JetMoE; Zamba 2 has another meaning for it.)
+# Sizes, each with its other names in models. (kv_channels: JetMoE. It has another meaning in Zamba 2.)
 SIZE_KEYS = {
     "head_dim": ("head_dim", "attention_head_dim"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -50,18 +51,18 @@ SIZE_KEYS = {
     "rotary_dim": ("rotary_dim",),
     "max_position_embeddings": ("max_position_embeddings",),
 }
-# Keys that stand in for those of the rope dict (rotary_emb_base, rotary_pct: GPT-NeoX).
+# Keys that replace keys of the rope dict (rotary_emb_base, rotary_pct: GPT-NeoX).
 FALLBACKS = {
     "rope_theta": ("rope_theta", "rotary_emb_base"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
 }
-# Models whose rotary_dim is the part of a head that rotates. transformers does not read that of others.
+# Models whose rotary_dim is the number of elements of a head that rotate. transformers ignores it in other models.
 READS_ROTARY_DIM = (None, "gptj", "codegen", "minimax_m2")
-# Keys that give layers different rotations, or a base of their own, in configs that only the model's own code reads.
+# Keys that give layers different rotations or bases, in configs that only the model's own code reads.
 UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_ratio")
 
-# Keys that say whether a model rotates at all: the values with which it does, and the models whose class reads the key in
-# its own way: {model: the values with which this model rotates}. These do not rotate if the key is missing or null.
+# Keys that tell whether a model rotates at all, with the values for which it does, and the models whose class reads the key
+# differently: {model: the values with which this model rotates}. Those models do not rotate if the key is missing or null.
 # Other models rotate without the key. (no_rope_layers and layer_rope_theta are about single layers, see _config.py.)
 ROTATES = {
     "alibi": ((False,), {}),
@@ -71,22 +72,22 @@ ROTATES = {
     "use_rope": ((True,), {}),
     "use_rotary_embedding": ((True,), {}),
 }
-# Keys of the config itself whose names are about rotations, and which this package reads, or refuses by what they say.
+# Keys of the config itself with names about rotations. This package reads them, or refuses some of their values.
 KEYS_OF_ROTATIONS = frozenset(
     ("rope_parameters", "rope_scaling", "rope_interleave", "qk_rope_head_dim", "rotary_dim", "rope_local_base_freq",
      "global_rope_theta", "local_rope_theta", "no_rope_layers", "no_rope_layer_interval", "layer_rope_theta",
      "rope_scaling_layers")
 ).union(ROTATES, UNREADABLE_KEYS, *FALLBACKS.values())  # fmt: skip
-# Keys with such names that mean nothing for a rotation: with any value, or with these.
+# Keys with such names that do not affect the rotation, with any value or with these values.
 ANY = "any value"
 MEANINGLESS_KEYS = {
-    "ignore_keys_at_rope_validation": ANY,  # what transformers leaves out when it checks the rope dict
+    "ignore_keys_at_rope_validation": ANY,  # the keys that transformers skips when it checks the rope dict
     "k_rope_only_layernorm": ANY,  # a norm before the rotation
     "rotary_emb_fraction": (1.0,),
     "rotary_emb_interleaved": (False,),
-    "rotary_value": (False,),  # RoFormer rotates v only if it is true
+    "rotary_value": (False,),  # RoFormer rotates v only if this is true
 }
-# Language models whose classes never rotate, though some of their configs have rope_theta (Nemotron-H, Kimi Linear).
+# Language models whose classes never rotate, although some of their configs have rope_theta (Nemotron-H, Kimi Linear).
 NO_ROTATION = frozenset(
     "albert bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small bloom camembert convbert "
     "cpmant ctrl data2vec-text deberta deberta-v2 distilbert electra ernie falcon_mamba flaubert fnet fsmt funnel gpt-sw3 "
@@ -96,11 +97,11 @@ NO_ROTATION = frozenset(
     "roc_bert rwkv squeezebert switch_transformers t5 umt5 xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod yoso "
     "zamba".split()
 )
-# Models whose frequencies are made otherwise, whatever their rope_type: those of images.
+# Image models, which compute frequencies in another way, whatever their rope_type.
 OTHER_ROTATION = ("dinov3_vit", "eomt_dinov3", "llama4_vision_model", "pixtral", "sapiens2")
 
-# Models with two rotations, in configs of transformers 4, which have one rope_scaling: where the bases of full and of
-# sliding layers are, and what the class has if they are missing (None: they must be given); whether both are scaled.
+# Models with two rotations, in configs of transformers 4, which have one rope_scaling: the keys of the bases of full and of
+# sliding layers, each with the class's value if it is missing (None: required), and whether both are scaled.
 GEMMA3 = ("rope_theta", 1000000.0, "rope_local_base_freq", 10000.0, False)
 MODERNBERT = ("global_rope_theta", None, "local_rope_theta", None, True)
 OLMO3 = ("rope_theta", None, "rope_theta", None, False)
@@ -113,11 +114,12 @@ LAYERED = {
     "modernbert-decoder": MODERNBERT,
     "olmo3": OLMO3,
 }
-# Models whose full_attention layers have a head_dim of their own: global_head_dim, or per_layer_config once loaded.
+# Models whose full_attention layers have another head_dim: global_head_dim, or per_layer_config once loaded.
 GLOBAL_HEAD_DIM = ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text")
 
-# What the classes of transformers 5.24 have where a config says nothing, if it is not hidden_size / num_attention_heads,
-# or 1: released files leave it out (gemma-3-12b-it's has no head_dim, which is 256 and not 3840 / 16). 0: it must be given.
+# The head_dim of classes of transformers 5.24 for configs without it, if it is not hidden_size / num_attention_heads, and
+# the partial_rotary_factor if it is not 1. Released files leave them out (gemma-3-12b-it has no head_dim, which is 256 and
+# not 3840 / 16). 0: the key is required.
 _HEAD_DIM = {
     0: "zamba2",
     32: "axk2 minicpm3",
@@ -149,7 +151,7 @@ _PARTIAL = {
 
 
 def of_model(table, model_type):
-    """The entry of a table for a model; a language model whose config has lost its suffix _text is meant, too."""
+    """Returns the entry of a table for a model, also if a language model's config has lost its suffix _text."""
     return table.get(model_type, table.get("%s_text" % model_type))
 
 

@@ -3,8 +3,8 @@
     @arguments({"tensors[0]": "x", "start_positions": "seqlen_offsets"}, x=tensor, seqlen_offsets=optional(indices))
     def apply_rotary(x, seqlen_offsets=None): ...
 
-Each public function checks all its arguments before it calls anything, and every Error that leaves it has the names of its
-own parameters. A check is a function of a value and its name, which raises an Error.
+Each public function checks all its arguments before it calls anything, and every Error that it raises uses the names of its
+own parameters. A check is a function of a value and its name that raises an Error.
 """
 
 import functools
@@ -28,15 +28,15 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def tensor(value, name):
-    """A torch tensor with memory of its own. This is quick for ordinary ones."""
-    if torch.compiler.is_compiling():  # which does not let a backward ask for the rest
+    """Checks a torch tensor with memory of its own. This is quick for ordinary tensors."""
+    if torch.compiler.is_compiling():  # torch.compile does not let a backward read the other properties
         _check_class(value, name)
     elif type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested or value.is_meta:
         _check_other_tensor(value, name)
 
 
 def floats(value, name):
-    """A tensor of one of the four dtypes that rotate."""
+    """Checks a tensor of one of the four dtypes that rotate."""
     tensor(value, name)
     if value.dtype not in _FLOATS:
         raise Error("%s has dtype %s, and must be float32, float16, bfloat16 or float64" % (name, value.dtype), name)
@@ -64,12 +64,12 @@ def _check_other_tensor(value, name):
 
 
 def shown_type(value):
-    """None, or the name of a type."""
+    """Checks None, or the name of a type."""
     return "None" if value is None else "a " + type(value).__name__
 
 
 def indices(value, name):
-    """A tensor of one dimension, int32 or int64."""
+    """Checks a tensor with one dimension, int32 or int64."""
     tensor(value, name)
     if value.dtype not in _INDICES:
         raise Error("%s has dtype %s, and must be int32 or int64" % (name, value.dtype), name)
@@ -78,7 +78,7 @@ def indices(value, name):
 
 
 def optional(check):
-    """The check of an argument that may also be None."""
+    """Returns a check that also accepts None."""
 
     def check_if_given(value, name):
         if value is not None:
@@ -88,7 +88,7 @@ def optional(check):
 
 
 def integer(low=0, high=INT32_MAX):
-    """The check of an integer of low to high."""
+    """Returns the check of an integer from low to high."""
 
     def check(value, name):
         if type(value) is not int or not low <= value <= high:
@@ -99,19 +99,19 @@ def integer(low=0, high=INT32_MAX):
 
 
 def _refuse_array(value, name):
-    """Refuses an array of one element. Python would take it for an integer, and wait for it if it is on a GPU."""
+    """Refuses an array of one element. Python would convert it to an integer, and wait for it if it is on a GPU."""
     if isinstance(value, torch.Tensor) or type(value).__name__ == "ndarray":
         raise Error("%s must be an integer, not %s" % (name, shown_type(value)), name)
 
 
 def positive(value, name):
-    """The check of a number that float32 can have, over 0."""
+    """Checks a number over 0 that float32 can represent."""
     if not 2.0**-126 <= number(value, name) < 2.0**128:
         raise Error("%s must be over 0, and within the range of float32, not %s" % (name, shown(value)), name)
 
 
 def integers(value, name):
-    """A list or tuple of integers that are not negative."""
+    """Checks a list or tuple of integers that are not negative."""
     if not isinstance(value, (list, tuple)):
         raise Error("%s must be a list of integers, not %s" % (name, shown(value)), name)
     for each in value:
@@ -121,20 +121,20 @@ def integers(value, name):
 
 
 def anything(value, name):
-    """The check of an argument that the function itself looks at."""
+    """The check of an argument that the function checks itself."""
 
 
 # ---- Errors ----
 
 
 def rename(error, names):
-    """The Error in the names of the caller. `names` maps the names of trope.torch.rotate to them."""
+    """Returns the Error with the caller's names. `names` maps the names of trope.torch.rotate to them."""
     argument = error.argument
     if argument == "tensors" and "tensors[0]" in names:
         first = names["tensors[0]"]
         return Error(str(error).replace("tensors: ", first + ": ", 1), first, error.status)
     array, bracket, index = argument.partition("[")
-    if bracket and array in names and argument not in names:  # an element, such as start_positions[2]
+    if bracket and array in names and argument not in names:  # this is an element, such as start_positions[2]
         names = {**names, argument: names[array] + bracket + index}
     return error.renamed(names)
 
@@ -151,10 +151,10 @@ def refuse_inference_tensor(error, given):
 
 
 def arguments(names=None, /, **checks):
-    """Decorates a function of tensors, or a method: it gets a check for each parameter but self, cls and ctx.
+    """Decorates a function of tensors, or a method, with a check for each parameter except self, cls and ctx.
 
-    names: {name of trope.torch.rotate: name of the parameter}. A function that has "tensors[0]" among them refuses
-    torch.func transforms, forward-mode derivatives and torch.jit.trace.
+    names: {name of trope.torch.rotate: name of the parameter}. If it has "tensors[0]", the function also refuses torch.func
+        transforms, forward-mode derivatives and torch.jit.trace.
     """
     names = dict(names or {})
     of_tensors = "tensors[0]" in names
@@ -167,7 +167,7 @@ def arguments(names=None, /, **checks):
         parameters = list(signature)
         if [p for p in parameters if p not in checks] not in ([], ["self"], ["cls"], ["ctx"]):
             raise TypeError("%s has parameters without a check: %s, of %s" % (function, parameters, list(checks)))
-        # A default is right: comparing an argument with it is quicker than its check. (Without one, it is `empty`.)
+        # A default needs no check, and comparing an argument with it is quicker. (Without a default, it is `empty`.)
         ordered = tuple([(checks.get(name, anything), name, signature[name].default) for name in parameters])
         by_name = {name: (check, default) for check, name, default in ordered}
 
@@ -197,7 +197,7 @@ def arguments(names=None, /, **checks):
 
 
 def gradients(function):
-    """Decorates backward(ctx, *grads) of an autograd.Function: what `arguments` does for other functions."""
+    """Decorates backward(ctx, *grads) of an autograd.Function, as `arguments` decorates other functions."""
 
     @functools.wraps(function)
     def backward(ctx, *grads):
@@ -217,7 +217,7 @@ def gradients(function):
 
 
 def check_table(table, x, name, x_name):
-    """Refuses a table of another device than x, and of a dtype that tables of x cannot have."""
+    """Refuses a table on another device than x, or of a dtype that tables of x cannot have."""
     if table.device != x.device:
         raise Error("%s is on %s, and %s on %s" % (name, table.device, x_name, x.device), name)
     if table.dtype == torch.float64 and x.dtype != torch.float64:
@@ -225,7 +225,7 @@ def check_table(table, x, name, x_name):
 
 
 def check_tables(cos, sin, x, names, x_name):
-    """Refuses tables that x cannot have, and sin that is not like cos. names: of cos and of sin."""
+    """Refuses tables that x cannot have, and sin that differs from cos. names: the names of cos and sin."""
     name, other = names
     check_table(cos, x, name, x_name)
     if sin.shape != cos.shape:
@@ -244,6 +244,6 @@ def check_writable(x, name):
 
 
 def refuse_gradient(table, name):
-    """Refuses a table that requires a gradient, as no gradient is computed for it."""
+    """Refuses a table that requires a gradient, because no gradient is computed for it."""
     if table.requires_grad and torch.is_grad_enabled():
         raise Error("%s requires a gradient, and no gradient is computed for tables here: detach it" % name, name)

@@ -1,4 +1,4 @@
-"""The exception that this package raises, and how a message of the C library is put into the words of a Python caller."""
+"""The exception of this package, and the translation of the C library's messages into the words of a Python caller."""
 
 import re
 
@@ -7,7 +7,7 @@ class Error(ValueError):
     """A call that trope refuses. Nothing has been written.
 
     str() names the argument, its value and the rule. `argument` is the name of the argument as the caller wrote it
-    ("freqs", "tensors[1]", "" if none is to blame), and `status` the status of the C library ("TROPE_ERROR_ARGUMENT",
+    ("freqs", "tensors[1]", or "" if no argument is wrong). `status` is the status of the C library ("TROPE_ERROR_ARGUMENT",
     "TROPE_ERROR_DATA", ...).
     """
 
@@ -25,15 +25,16 @@ class Error(ValueError):
         return str(self.args[0]) if self.args else ""
 
     def renamed(self, names):
-        """The same error with other names for arguments. `names` maps ours to the caller's: {"tensors[0]": "q"}."""
+        """Returns the same error with other names of arguments. `names` maps our names to the caller's: {"tensors[0]":
+        "q"}."""
         pattern = "|".join(r"(?<![\w.])%s(?![\w])" % re.escape(name) for name in sorted(names, key=len, reverse=True))
         message = re.sub(pattern, lambda match: names[match.group()], str(self))
         return Error(message, names.get(self.argument, self.argument), self.status)
 
 
 def closest(name, known):
-    """The known name that is closest to `name`, None if none is close."""
-    import difflib  # rarely needed
+    """Returns the known name that is closest to `name`, or None if none is close."""
+    import difflib  # here, because it is rarely needed
 
     return next(iter(difflib.get_close_matches(name, known, 1)), None)
 
@@ -48,7 +49,7 @@ def refuse_unknown(given, known, function):
 
 # ---- The words of the C library ----
 
-# Fields of trope_args that describe an array, or a property of it, for the arrays that they describe.
+# Fields of trope_args that describe an array or a property of it, by the arrays that they describe.
 _FIELDS = {
     "batch": "tensors[0]",
     "tokens": "tensors[0]",
@@ -66,13 +67,13 @@ _FIELDS = {
     "angle_layout": "{table}",
     "angle_dtype": "{table}",
 }
-# What Python calls the tensors of operands[i]; in place all of them are tensors[i].
+# The names of the tensors of operands[i] in Python. In place, all of them are tensors[i].
 NAMES = {"src": "tensors[%d]", "dst": "out[%d]", "forward_src": "forward_src[%d]"}
 _OPERAND = re.compile(r"operands\[(\d+)\](?:\.(\w+))?(?:\[\d+\])?")
 
 
 def _name_operand(match, in_place):
-    """What operands[i].field is in Python: (the argument, how a text names it)."""
+    """Translates operands[i].field to Python: (the argument, its name in a text)."""
     i, field = int(match[1]), match[2] or "src"
     tensor, _, property_name = field.rpartition("_")
     if property_name not in ("stride", "layout"):
@@ -84,14 +85,14 @@ def _name_operand(match, in_place):
 
 
 def from_library(message, argument, status, words, table, in_place):
-    """The Error for a message of the C library.
+    """Returns the Error for a message of the C library.
 
     Arguments:
-        message: of trope_last_error, "function: argument (value) must ...".
-        argument: of trope_last_error_argument.
-        words: for each field whose values have names, {name: value}.
-        table: "freqs" or "cos", what the call's table is.
-        in_place: in_place(i) says whether tensors[i] is rotated in place.
+        message: the text of trope_last_error, "function: argument (value) must ...".
+        argument: the text of trope_last_error_argument.
+        words: {name: value} for each field whose values have names.
+        table: the name of the call's table, "freqs" or "cos".
+        in_place: in_place(i) tells whether tensors[i] is rotated in place.
     """
     text = message.partition(": ")[2] or message
     text, argument = (re.sub(r"\bnorms\[(\d+)\]\.d_weight\b", r"d_weights[\1]", each) for each in (text, argument))
@@ -99,7 +100,7 @@ def from_library(message, argument, status, words, table, in_place):
     field = argument.partition("[")[0]
     if named:
         argument = _name_operand(named, in_place)[0]
-    elif not argument.startswith(("norms[", "d_weights[")):  # which are Python's words
+    elif not argument.startswith(("norms[", "d_weights[")):  # these are Python's words already
         argument = _FIELDS.get(field, field).format(table=table)
 
     def value(match):

@@ -1,16 +1,16 @@
 """Norms of q and k that a rotation computes, for trope.transformers.patch(model, fuse_norm=True).
 
 An attention of transformers calls self.q_norm(x), and passes the result to a rotary function. While it is fused, the code of
-its forward calls a method in the place of q_norm, which normalises nothing: it returns a Deferred, which stands for the norm of
-x. The replacement of the rotary function takes x and a trope.Norm from it. Views of a Deferred are Deferred. Everything else
-that reads it gets the result of the module. So an attention that does not rotate, or that changes q before the rotation,
-computes what it always did.
+its forward calls a method instead of q_norm. This method normalises nothing. It returns a Deferred, which stands for the
+norm of x. The replacement of the rotary function takes x and a trope.Norm from it. Views of a Deferred are Deferred. Any
+other code that reads it gets the result of the module. An attention that does not rotate, or that changes q before the
+rotation, therefore computes the same as without the fusion.
 
-Where the norm comes after the rotation (HunYuan, Llama 4), the rotary function returns Turned, which stands for the rotation. The
-method in the place of q_norm notes the norm there. The first operation that reads q or k makes the call.
+If the norm comes after the rotation (HunYuan, Llama 4), the rotary function returns a Turned, which stands for the
+rotation. The method that replaces q_norm records the norm there. The first operation that reads q or k makes the call.
 
-A Kind says how a class of modules normalises. It is asked, as rotary functions are: the module gets small random tensors, and
-its results must have the bits of a formula that trope.Norm has.
+A Kind describes how a class of modules normalises. It is found like the recipe of a rotary function: the module gets small
+random tensors, and its results must have the bits of a formula that trope.Norm has.
 """
 
 import ast
@@ -30,19 +30,20 @@ from ._norms import Norm
 from ._spec import DIMS
 
 _compiles = torch.compiler.is_compiling
-_NAME = re.compile(r"(q|k|qk|query|key|q_b|kv)_?(layer_?)?norm")  # of modules that normalise what rotates
+_NAME = re.compile(r"(q|k|qk|query|key|q_b|kv)_?(layer_?)?norm")  # names of modules that normalise rotated tensors
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PREFIX = "_trope_fused_"
 
 
-# ---- Asking a module ----
+# ---- How a module normalises ----
 
 
 class Kind(NamedTuple):
-    """
-    cls, has_weight: what the modules are
-    rounding, plus_one: of trope.Norm
-    eps: the name of the attribute that has it
+    """How a class of modules normalises.
+
+    cls, has_weight: the class of the modules, and whether they have a weight
+    rounding, plus_one: the arguments of trope.Norm
+    eps: the name of the attribute with eps
     mixes: whether a module with a float32 weight gives 16-bit results for 16-bit x
     """
 
@@ -57,7 +58,7 @@ class Kind(NamedTuple):
         return type(module) is self.cls and _has_weight(module) == self.has_weight
 
     def fits(self, module, x):
-        """Whether trope.Norm computes what the module does of x, in the dtype of x. Modules normalise float64 in float32."""
+        """Whether trope.Norm gives the module's result for x in the dtype of x. Modules normalise float64 in float32."""
         if not self.is_of(module) or x.dtype == torch.float64:
             return False
         return (
@@ -65,13 +66,13 @@ class Kind(NamedTuple):
         )
 
     def norm(self, module, scope, order):
-        """The trope.Norm of a module."""
+        """Returns the trope.Norm of a module."""
         weight, rounding = (module.weight, self.rounding) if self.has_weight else (None, None)
         eps = getattr(module, self.eps)
         return Norm(weight, eps=eps, plus_one=self.plus_one, scope=scope, order=order, rounding=rounding)
 
     def formula(self, x, weight, eps, root):
-        """What trope.Norm computes, with eager's rstd."""
+        """Computes the result of trope.Norm, with eager's rstd."""
         normed = x.float() * root(x.float().pow(2).mean(-1, keepdim=True) + eps)
         if weight is None:
             return normed.to(x.dtype)
@@ -92,7 +93,7 @@ def _has_weight(module):
 
 
 def ask(module, where):
-    """The Kind of a module, on any device."""
+    """Finds the Kind of a module, on any device."""
     has_weight = _has_weight(module)
     others = [name for name, p in module.named_parameters() if name != "weight"]
     names = [name for name, value in vars(module).items() if type(value) is float and value > 0]
@@ -112,14 +113,14 @@ _DTYPES = [(dtype, dtype) for dtype in (torch.float32, torch.bfloat16, torch.flo
 
 
 def _agrees(kind, module, root, dtype, weight_dtype):
-    """Whether a formula has the bits of a module of the same class and settings, and nearly its gradients."""
+    """Whether a formula has the bits of a module with the same class and settings, and nearly the same gradients."""
     size, eps = module.weight.numel() if kind.has_weight else 64, getattr(module, kind.eps)
     generator = torch.Generator().manual_seed(7)
 
     def random(*shape):
         return torch.randn(*shape, generator=generator, device="cpu")
 
-    # Rows in which eps is most of the mean, some of it and almost nothing.
+    # In these rows, eps is most of the mean, some of it, and almost nothing.
     scales = torch.tensor([1, 8, 64, eps**0.5, 2 * eps**0.5, eps**0.5 / 8], device="cpu")
     x = (random(6, size) * scales[:, None]).to(dtype).requires_grad_()
     dy = random(6, size).to(dtype)
@@ -138,7 +139,7 @@ def _agrees(kind, module, root, dtype, weight_dtype):
     return all([(d - right).norm() <= 0.02 * right.norm() for d, right in zip(*gradients)])
 
 
-# ---- What stands for a result ----
+# ---- Objects that stand for results ----
 
 
 class _Calls(threading.local):
@@ -151,19 +152,19 @@ _calls = _Calls()
 
 
 class _Call:
-    """A call of a fused attention. pending: what it has put off."""
+    """A call of a fused attention. pending: the norms and rotations that it has postponed."""
 
     def __init__(self, fusion):
         self.fusion, self.pending = fusion, []
 
 
 def postpones_rotations():
-    """Whether a rotation is put off until the norm behind it is known."""
+    """Whether rotations are postponed until the norm after them is known."""
     return _calls.attention is not None and _calls.attention.fusion.is_after
 
 
 class Lazy:
-    """Stands for a tensor, which `own` makes. x: a tensor of its shape, dtype and device."""
+    """Stands for a tensor, which `own` computes. x: a tensor with its shape, dtype and device."""
 
     shape = property(lambda self: self.x.shape)
     dtype = property(lambda self: self.x.dtype)
@@ -187,7 +188,7 @@ class Lazy:
 
 
 def settle(value):
-    """A value, which is a tensor if it stood for one."""
+    """Returns the tensor that a value stands for, or the value itself."""
     return value.own() if isinstance(value, Lazy) else value
 
 
@@ -208,7 +209,7 @@ Lazy.__hash__ = object.__hash__
 
 
 class _Versions:
-    """Notices what writes to tensors between now and check, in eager calls."""
+    """Detects writes to tensors between its creation and check(), in eager calls."""
 
     def __init__(self, tensors, fusion):
         self.fusion = fusion
@@ -221,14 +222,14 @@ class _Versions:
 
 
 class _Norm:
-    """A norm of x before the rotation. is_read: whether a rotation has computed it, or the module (result)."""
+    """A norm of x before the rotation. is_read: whether a rotation or the module (result) has computed it."""
 
     def __init__(self, fusion, name, module, x):
         self.fusion, self.name, self.module, self.x = fusion, name, module, x
         self.is_read, self.result, self.versions = False, None, _Versions([x], fusion)
 
     def run(self):
-        """The result of the module."""
+        """Returns the result of the module."""
         if self.result is None:
             self.versions.check()
             self.fusion.count(own=1)
@@ -241,21 +242,21 @@ class Deferred(Lazy):
 
     x: the same view of the norm's input
     steps: the (method, arguments) that made the view
-    heads: the dimension of the heads, if the norm is over all heads of a token, and a view has split them; else None
+    heads: the dimension of the heads, if the norm is over all heads of a token and a view has split them; otherwise None
     """
 
     def __init__(self, pending, x, steps=(), heads=None):
         self.pending, self.x, self.steps, self.heads = pending, x, steps, heads
 
     def own(self):
-        """The tensor, normalised by the module."""
+        """Returns the tensor, normalised by the module."""
         y = self.pending.run()
         for name, arguments in self.steps:
             y = getattr(y, name)(*arguments)
         return y
 
     def take(self, layout):
-        """(x, its trope.Norm) for a rotation, or (the tensor, None) if the rotation cannot compute the norm."""
+        """Returns (x, its trope.Norm) for a rotation, or (the tensor, None) if the rotation cannot compute the norm."""
         pending = self.pending
         if pending.result is not None or self.heads not in (None, DIMS[layout].heads):
             return self.own(), None
@@ -268,7 +269,7 @@ class Deferred(Lazy):
     def view(self, *shape):
         try:
             x = self.x.view(*shape)
-        except RuntimeError:  # the strides of the norm's result may allow it
+        except RuntimeError:  # the strides of the norm's result may allow the view
             return self.own().view(*shape)
         if x.shape == self.x.shape and x.dtype == self.x.dtype:
             heads = self.heads
@@ -290,10 +291,10 @@ class Deferred(Lazy):
 
 
 class _Rotation:
-    """A rotation whose results may be normalised: rotate(the tensors that turn, the _After or None of each) gives them.
+    """A rotation whose results may be normalised: rotate(the _After or None of each tensor) returns them.
 
     norms: the _After of each tensor that has been normalised
-    results: of the rotation with these norms, once something has read one
+    results: the results with these norms, after something has read one
     """
 
     def __init__(self, rotate, tensors, tables):
@@ -305,7 +306,7 @@ class _Rotation:
     is_read = property(lambda self: self.results is not None)
 
     def run(self, i, normed):
-        """Result i, normalised or not."""
+        """Returns result i, normalised or not."""
         self.versions.check()
         if self.results is None:
             self.fusion.count(fused=sum([norm is not None for norm in self.norms]))
@@ -316,7 +317,7 @@ class _Rotation:
 
 
 class Turned(Lazy):
-    """Result i of a _Rotation, normalised or not. x: the tensor that turns."""
+    """Result i of a _Rotation, normalised or not. x: the tensor that is rotated."""
 
     def __init__(self, rotation, i, normed=False):
         self.rotation, self.i, self.normed, self.x = rotation, i, normed, rotation.tensors[i]
@@ -325,7 +326,7 @@ class Turned(Lazy):
         return self.rotation.run(self.i, self.normed)
 
     def normalise(self, kind, module):
-        """The norm of it, by the rotation or, if that is too late, by the module."""
+        """Returns its norm, computed by the rotation or, if that has run already, by the module."""
         rotation, i = self.rotation, self.i
         if rotation.is_read or self.normed or rotation.norms[i] is not None:
             rotation.fusion.count(own=1)
@@ -335,7 +336,7 @@ class Turned(Lazy):
 
 
 class _After:
-    """A norm behind the rotation of x, for take_norms."""
+    """A norm after the rotation of x, for take_norms."""
 
     def __init__(self, x, norm):
         self.x, self.norm = x, norm
@@ -345,14 +346,15 @@ class _After:
 
 
 def postpone(rotate, tensors, tables):
-    """What stands for the results of a rotation. rotate: see _Rotation."""
+    """Returns objects that stand for the results of a rotation. rotate: see _Rotation."""
     rotation = _Rotation(rotate, tensors, tables)
     return [Turned(rotation, i) for i in range(len(tensors))]
 
 
 def take_norms(tensors, norms, layout, is_exact):
-    """(tensors, the trope.Norm or None of each) for a rotation. norms: the Deferred or _After of each tensor, or None. is_exact:
-    whether the rotation reads the tensors in their own dtype."""
+    """Returns (tensors, the trope.Norm or None of each) for a rotation. norms: the Deferred or _After of each tensor, or
+    None.
+    is_exact: whether the rotation reads the tensors in their own dtype."""
     taken = [
         (x, None) if norm is None else norm.take(layout) if is_exact else (norm.own(), None)
         for x, norm in zip(tensors, norms)
@@ -360,11 +362,11 @@ def take_norms(tensors, norms, layout, is_exact):
     return [x for x, _ in taken], [norm for _, norm in taken]
 
 
-# ---- An attention ----
+# ---- Attentions ----
 
 
 def _refuse_hooks(module, where):
-    """Refuses what calls of the module run, and the rotation would not."""
+    """Refuses code that calls of the module run and the rotation would not run."""
     for hooks in _HOOKS:
         if getattr(module, hooks):
             raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
@@ -375,15 +377,15 @@ def _refuse_hooks(module, where):
 
 
 class Fusion:
-    """What computes the norms of a class of attentions in their rotations.
+    """Makes the rotations of a class of attentions compute its norms.
 
     cls, where: the class that defines the forward, and its name
     function: that forward, without decorators
-    rotaries: {name: Rotary} of those that it calls
+    rotaries: {name: Rotary} of the rotary functions that it calls
     kinds: the Kind of each norm, by its name in the attention
     is_after: whether the norms come after the rotation
-    fused, own: how many norms rotations have computed, and how many the modules themselves, without those of compiled code
-    handles: how many of Patch want it
+    fused, own: the numbers of norms that rotations and the modules themselves have computed, without compiled code
+    handles: the number of Patch objects that use it
     """
 
     def __init__(self, cls, where, function, rotaries, kinds):
@@ -391,7 +393,7 @@ class Fusion:
         self.is_after, self.fused, self.own, self.handles = False, 0, 0, 0
 
     def add(self, attention, names, place):
-        """Asks the norms of an attention of the class. place: its name in the model."""
+        """Finds the Kinds of the norms of an attention of the class. place: its name in the model."""
         for name in names:
             module, known = getattr(attention, name), self.kinds.get(name)
             _refuse_hooks(module, "%s.%s" % (place, name))
@@ -402,7 +404,7 @@ class Fusion:
                     raise Error("%s.%s normalises in two ways: %s; %s" % given, "fuse_norm")
 
     def read_forward(self):
-        """Finds out is_after, and refuses a forward that does something between a norm and the rotation."""
+        """Finds is_after, and refuses a forward that does something between a norm and the rotation."""
         tree, parents = self._parse()
         rotations, calls = [], []
         for node in ast.walk(tree):
@@ -430,7 +432,7 @@ class Fusion:
                 raise Error("%s: %s is between %s and the rotation" % given, "fuse_norm")
 
     def _parse(self):
-        """The syntax tree of the forward, and the parent of each node."""
+        """Returns the syntax tree of the forward, and the parent of each node."""
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(self.function)))
         except (OSError, SyntaxError):
@@ -443,7 +445,7 @@ class Fusion:
             self.own += own
 
     def install(self):
-        """The forward calls methods of other names in the place of the norms."""
+        """Makes the forward call methods of other names instead of the norms."""
         code = self.function.__code__
         for name in self.kinds:
             setattr(self.cls, _PREFIX + name, self._method(name))
@@ -454,7 +456,7 @@ class Fusion:
 
     def remove(self):
         self.function.__code__, forward = self._saved
-        if vars(self.cls).get("forward") is self._checked:  # else somebody has wrapped it, and it does nothing
+        if vars(self.cls).get("forward") is self._checked:  # otherwise it is inside a wrapper, and has no effect
             self.cls.forward = forward
         for name in self.kinds:
             delattr(self.cls, _PREFIX + name)
@@ -480,7 +482,7 @@ class Fusion:
         return norm
 
     def _check_exit(self, forward):
-        """Refuses results of an attention that has read nothing of what it has put off."""
+        """Refuses an attention that postponed a norm or a rotation and did not read its result."""
 
         @functools.wraps(forward)
         def attention(*args, **kwargs):
@@ -504,6 +506,6 @@ class Fusion:
 
 
 def norms_of(function):
-    """The names of norms of q and k that a function may use."""
+    """Returns the names of norms of q and k that a function may use."""
     names = [name.removeprefix(_PREFIX) for name in function.__code__.co_names]
     return [name for name in names if _NAME.fullmatch(name)]

@@ -1,6 +1,6 @@
-"""What a Hugging Face config says about a rotation besides its frequencies: pairing, window, direction and axes.
+"""Settings of a rotation in a Hugging Face config besides its frequencies: pairing, window, direction and axes.
 
-Most of it stands in no key: the class of the model decides it. The tables are facts about the classes of transformers 5.24.
+Most of them have no key: the class of the model decides them. The tables are facts about the classes of transformers 5.24.
 tests/python/test_models.py compares every model in them with the attention of its class.
 """
 
@@ -18,12 +18,12 @@ class ModelRotation(NamedTuple):
     """How a model rotates a head of q or k. trope.frequencies has the angles.
 
     pairing      "half" or "interleaved"; None if this model_type is not known
-    pairing_out  the pairing of the result if it is another one (DeepSeek V3: interleaved in, half out); None: as pairing
+    pairing_out  the pairing of the result if it differs (DeepSeek V3: interleaved in, half out); None: same as pairing
     is_trailing  True: the last rotary_dim elements of a head rotate (MLA), False: the first ones
     inverse      True: the angles are negative (NanoChat)
     pair_axis    the axis of positions of each pair, as trope.pair_axis makes it; None: there is one axis
-    rotary_dim   how many elements of a head rotate
-    model_type   of the language model, "" if the config has none
+    rotary_dim   the number of elements of a head that rotate
+    model_type   the model_type of the language model, "" if the config has none
     """
 
     pairing: str | None
@@ -35,7 +35,7 @@ class ModelRotation(NamedTuple):
     model_type: str
 
 
-# ---- Tables. A language model's model_type stands here without its suffix _text or _text_model ----
+# ---- Tables. The model_type of a language model is without its suffix _text or _text_model here ----
 
 
 class _Family(NamedTuple):
@@ -69,17 +69,17 @@ _MODELS = {
     "glm_moe_dsa longcat_flash mistral4 mistral_large4 sarvam_mla youtu",
 }  # fmt: skip
 FAMILIES = {model: family for family, models in _MODELS.items() for model in models.split()}
-# Models that read partial_rotary_factor. Models with trailing windows do so too. All others rotate whole heads, whatever the
-# factor is, or fail.
+# Models that read partial_rotary_factor. Models with trailing windows do so too. All others ignore the factor and rotate
+# whole heads, or fail.
 READS_PARTIAL = frozenset(
     "bamba glm glm4 glm4_moe glm4v glm4v_moe glm_image glm_ocr glmasr_encoder gpt_neox gpt_neox_japanese laguna mimo_v2_flash "
     "minimax_m2 minimax_m3_vl nemotron neomme persimmon phi phi3 phi4_multimodal qwen3_5 qwen3_5_moe qwen3_next qwen4_exp "
     "recurrent_gemma sarvam_moe stablelm step3p5 zaya".split()
 )
-# Models that read rope_interleave. If it is false, their weights are reordered, and they pair by halves.
+# Models that read rope_interleave. If it is false, their weights are reordered, and they use half pairing.
 READS_INTERLEAVE = ("axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla", "youtu")
 
-# Models with three axes of positions: how the pairs have axes, and the mrope_section of a class if it is missing.
+# Models with three axes of positions: the order of the pairs' axes, and the mrope_section of the class if it is missing.
 _AXES = {
     ("sections", (16, 24, 24)): "paddleocr_vl qwen2_5_omni qwen2_5_omni_talker qwen2_5_vl qwen2_vl",
     ("sections", (8, 12, 12)): "glm4v glm4v_moe glm_image glm_ocr",
@@ -95,12 +95,12 @@ AXES = {model: axes for axes, models in _AXES.items() for model in models.split(
 
 
 def _bare(model_type):
-    """A model_type without the suffix that language models in multimodal models have."""
+    """Returns a model_type without the suffix that language models have in multimodal models."""
     return model_type.removesuffix("_model").removesuffix("_text") if "_text" in model_type else model_type
 
 
 def _family(keys, name):
-    """The _Family of a model, with rope_interleave taken into account."""
+    """Returns the _Family of a model, with rope_interleave taken into account."""
     family = FAMILIES.get(name, _UNKNOWN)
     interleave = keys.get("rope_interleave")
     if keys.is_null("rope_interleave") or not isinstance(interleave, (bool, type(None))):
@@ -113,7 +113,7 @@ def _family(keys, name):
 
 
 def _order(rope, name):
-    """(order, default sections): how the pairs of a model have axes, (None, None) if there is one axis."""
+    """Returns (order of the pairs' axes, default sections) of a model, or (None, None) if there is one axis."""
     given = {key: rope[key] for key in ("mrope_interleaved", "interleaved") if rope.get(key) is not None}
     for key, value in given.items():
         if not isinstance(value, bool):
@@ -140,7 +140,7 @@ def _order(rope, name):
 
 
 def _pair_axis(rope, name, pairs):
-    """The axis of each pair, None if there is one axis."""
+    """Returns the axis of each pair, or None if there is one axis."""
     from . import pair_axis
 
     key, (order, default) = "mrope_section", _order(rope, name)
@@ -164,7 +164,7 @@ def _pair_axis(rope, name, pairs):
 
 
 def read_family(rotation):
-    """The _Family of the model that a Rotation (frequencies.py) is of; its pairing is None if the model is not known."""
+    """Returns the _Family of a Rotation's (frequencies.py) model. Its pairing is None if the model is not known."""
     name = _bare(rotation.model_type or "")
     family = _family(rotation.keys, name)
     reads_partial = family is _UNKNOWN or family.is_trailing or name in READS_PARTIAL or rotation.rule == "proportional"
@@ -174,25 +174,25 @@ def read_family(rotation):
 
 
 def has_axes(rotation):
-    """Whether the model that a Rotation is of has positions of several axes."""
+    """Whether the model of a Rotation has positions of several axes."""
     return _order(rotation.rope, _bare(rotation.model_type or ""))[0] is not None
 
 
 def read_axes(rotation, pairs):
-    """The axis of each pair of a Rotation, None if there is one axis."""
+    """Returns the axis of each pair of a Rotation, or None if there is one axis."""
     return _pair_axis(rotation.rope, _bare(rotation.model_type or ""), pairs)
 
 
 def model_rotation(config: Any, layer_type: str | None = None, **keys: Any) -> ModelRotation:
-    """The ModelRotation of a Hugging Face config.
+    """Returns the ModelRotation of a Hugging Face config.
 
     Arguments:
         config, layer_type, keys: as in trope.frequencies.
     Return:
-        a ModelRotation. If the model_type is not known, pairing is None: the caller must know pairing and window. The axes
-        are then those of mrope_section, in the order that mrope_interleaved says, which must be there.
+        a ModelRotation. If the model_type is not known, pairing is None, and the caller must know pairing and window. The
+        axes are then those of mrope_section. mrope_interleaved, which is required, decides their order.
     Raises:
-        trope.Error: also where the config says something that the class of the model does not do.
+        trope.Error: also if the config has a setting that the class of the model ignores.
     """
     rotation = read_rotation(config, layer_type, keys)
     dim = rotation.rotary_dim()

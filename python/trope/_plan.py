@@ -1,4 +1,4 @@
-"""A call as the library takes it: structs that are filled in once for shapes and options, and then get pointers alone."""
+"""Prepared calls: structs of the library that are filled in once for shapes and options. Later calls only set pointers."""
 
 import ctypes
 from typing import NamedTuple
@@ -13,17 +13,18 @@ from ._values import INT32_MAX
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 _INDICES = {"int32": "i32", "int64": "i64"}
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of an element
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # the bytes of an element
 _PLANS_MOST = 512
-# Times 1, 2, ...: the addresses of arrays without elements, for which libraries have 0. Nothing is read there.
+# Multiples of this are the addresses of arrays without elements, whose libraries report 0. Nothing is read there.
 _NO_ELEMENTS = 64
 _LAYOUTS_OF_GROUPS = [layout for layout, dims in DIMS.items() if dims.groups is not None]
-# The settings that are numbers in trope_args. (Of cp_size 1, the others are 0.)
+# The settings that are numbers in trope_args. (With cp_size 1, the other two are 0.)
 _NUMBERS = [name for name, type_, *_ in Args._fields_ if name in Spec._fields and type_ is not ctypes.c_void_p]
 
 
 class Meta(NamedTuple):
-    """All of an array but where it is: strides count elements, dtype is what str() names, device "cpu" or "cuda"."""
+    """The properties of an array except its address. Strides count elements, dtype is str()'s name, device "cpu" or
+    "cuda"."""
 
     shape: tuple
     strides: tuple
@@ -32,12 +33,12 @@ class Meta(NamedTuple):
 
 
 def name_of_dtype(dtype):
-    """ "float32" of NumPy's, PyTorch's, JAX's, ... float32."""
+    """Returns "float32" for the float32 of NumPy, PyTorch, JAX, ..., and likewise for other dtypes."""
     return str(dtype).rpartition(".")[2]
 
 
 def dtype_of(meta, argument):
-    """The library's word for the dtype of a tensor or table."""
+    """Returns the library's constant for the dtype of a tensor or table."""
     name = name_of_dtype(meta.dtype)
     if name not in _DTYPES:
         message = "%s has dtype %s, and must be float32, float16, bfloat16 or float64"
@@ -53,7 +54,7 @@ def _index_dtype(meta, argument):
 
 
 def _check_dtype(meta, wanted, argument):
-    """Of an array that is written: the library is not told its dtype."""
+    """Checks the dtype of an array that is written, because the library is not told it."""
     if name_of_dtype(meta.dtype) != wanted:
         raise Error("%s has dtype %s, and must be %s" % (argument, name_of_dtype(meta.dtype), wanted), argument)
 
@@ -68,7 +69,7 @@ def _is_contiguous(shape, strides):
 
 
 def _flat(meta, size, argument, what):
-    """Refuses an array that is not one contiguous dimension of `size` elements (None: of any number), one for each `what`."""
+    """Refuses an array that is not one contiguous dimension of `size` elements (None: any number), one for each `what`."""
     shape, strides = tuple(meta.shape), meta.strides
     if len(shape) != 1 or (size is not None and shape[0] != size):
         wanted = "[%s]" % what if size is None else "[%d], one for each %s" % (size, what) if what else "[%d]" % size
@@ -78,7 +79,8 @@ def _flat(meta, size, argument, what):
 
 
 def _sizes(layout, meta, argument):
-    """[batch, tokens, groups, heads, head_dim] and their strides. A layout without groups has one of all heads."""
+    """Returns [batch, tokens, groups, heads, head_dim] and their strides. Without groups in the layout, there is one
+    group."""
     shape, strides = meta.shape, meta.strides
     if len(shape) != len(layout):
         message = "%s has shape %s, which is not %s (layout %r)"
@@ -92,8 +94,8 @@ def _sizes(layout, meta, argument):
 
 
 def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
-    """One of an operand's tensors, of `expected` sizes. Where heads are shared, they are groups in the operand: of one head
-    in the tensor that shares, and of several that are one after another in the other."""
+    """Fills in one of an operand's tensors, of `expected` sizes. Shared heads are groups in the operand: a group has one
+    head in the tensor that shares, and several consecutive heads in the other tensor."""
     sizes, strides = _sizes(layout, meta, argument)
     for word, size, right in zip(Dims._fields, sizes, expected):
         if size != right:
@@ -106,15 +108,15 @@ def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
 
 
 class Plan:
-    """A call's structs, for arrays like these: each argument but spec is a Meta, or has them. norms: NormArrays for each tensor,
-    or none if the spec has none."""
+    """The structs of a call for arrays with these properties. Each argument except spec is a Meta or has them. norms has
+    NormArrays for each tensor, or nothing if the spec has no norms."""
 
     def __init__(self, backward, spec, srcs, dsts, forward_srcs, side, norms=()):
-        self.spec = spec  # alive: keys of plans have its id
+        self.spec = spec  # keeps it alive, because the keys of plans have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
         self.device = srcs[0].device
         self.table_name = "freqs" if side.freqs is not None else "cos"
-        self.kept = []  # what the structs point into
+        self.kept = []  # the objects that the structs point into
         self.args = Args(struct_size=ctypes.sizeof(Args), operand_size=ctypes.sizeof(Operand))
         self.operands = (Operand * len(srcs))()
         self.args.operands, self.args.operand_count = ctypes.addressof(self.operands), len(srcs)
@@ -126,14 +128,14 @@ class Plan:
         self._fill_sequences(spec, side)
         self._fill_positions(spec, side)
         self._fill_gradients(spec, side)
-        # A gradient without elements, of a call without tokens: there is nothing to write, nor to read for it.
+        # In a call without tokens, the gradient has no elements: nothing is written, and nothing is read for it.
         self.skips_gradient = side.d_freqs is not None and 0 in side.d_freqs.shape
         for operand in self.operands if self.skips_gradient else ():
             operand.forward_src_layout, operand.forward_src_stride[:] = 0, [0] * _abi.MAX_DIMS
         if side.status is not None:
             _check_dtype(side.status, "int32", "status")
             _flat(side.status, 1, "status", "")
-        if self.args.batch == 0:  # as without tokens: the library checks the call, and does nothing
+        if self.args.batch == 0:  # like 0 tokens: the library checks the call and does nothing
             self.args.batch, self.args.tokens = 1, 0
         self.workspace_size = None
         self.slots = self._find_slots(srcs, dsts, forward_srcs, side, norms)
@@ -273,7 +275,8 @@ class Plan:
             raise Error("%s must be contiguous, and has strides %s" % (argument, list(meta.strides)), argument)
 
     def _table_strides(self, meta, argument):
-        """Strides of axis, batch, row and column. A dimension that is not there, or has one entry for all, has 0."""
+        """Returns the strides of axis, batch, row and column. They are 0 for dimensions that are missing or have one
+        entry."""
         find_columns(meta, argument)
         shape, strides = tuple(meta.shape), tuple(meta.strides)
         lacking = 4 - len(shape)
@@ -323,7 +326,7 @@ class Plan:
 
     @staticmethod
     def _axes_of_pairs(spec):
-        """How many axes the pairs use: of pair_axis, else one for each part."""
+        """Returns how many axes the pairs use: those of pair_axis, or one for each part."""
         return max(spec.pair_axis, default=spec.parts - 1) + 1
 
     def _fill_positions(self, spec, side):
@@ -365,7 +368,7 @@ class Plan:
             raise Error(message % (list(shape), axes, used, text_row), name)
         strides = (0,) * lacking + strides
         args.position_dtype = _index_dtype(meta, name)
-        if strides[0] == 0:  # an expanded dimension: all axes have the same ids
+        if strides[0] == 0:  # the dimension is expanded: all axes have the same ids
             axes = 1
         args.ids_layout, args.position_axes = _abi.IDS_STRIDED, axes
         args.ids_stride[:] = (strides[0] if axes > 1 else 0, strides[1] if batch > 1 else 0, strides[2])
@@ -415,8 +418,9 @@ class Plan:
             _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq", "pair")
 
     def _find_slots(self, srcs, dsts, forward_srcs, side, norms):
-        """Where the addresses go, for the arrays that are there, in their order: (words of a struct, index of the word, the
-        address of an array without elements). That is another for each array: equal ones would mean a call in place."""
+        """Returns where the addresses of the present arrays go, in order: (words of a struct, index of the word, the
+        address of an array without elements). That address differs for each array, because equal ones would mean a call in
+        place."""
         args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
         slots = []
         for name, metas in (("src", srcs), ("dst", dsts), ("forward_src", forward_srcs)):
@@ -425,7 +429,7 @@ class Plan:
                     words = (ctypes.c_uint64 * (ctypes.sizeof(Operand) // 8)).from_buffer(operand)
                     slots.append((words, getattr(Operand, name).offset // 8))
         slots += [(args, getattr(Args, name).offset // 8) for name in Side._fields if getattr(side, name) is not None]
-        if self.skips_gradient:  # d_freqs and forward_src go nowhere
+        if self.skips_gradient:  # d_freqs and forward_src are left out
             nowhere = (ctypes.c_uint64 * 1)()
             unread = Operand.forward_src.offset // 8, Args.d_freqs.offset // 8
             slots = [(nowhere, 0) if at == unread[words is args] else (words, at) for words, at in slots]
@@ -443,13 +447,15 @@ class Plan:
             raise _abi.error_of_call(status, self.table_name, lambda i: operands[i].src == operands[i].dst)
 
     def run(self, addresses, stream=None, allocate=None):
-        """The call, on the addresses of the arrays that are there: src of all operands, dst, forward_src, of `side`, and of norms.
+        """Makes the call. addresses: of the present arrays, in the order src of all operands, dst, forward_src, `side`,
+        norms.
 
-        allocate(bytes) gives scratch, which gradients of angles and of norms need, as (what keeps it alive, its address).
+        allocate(bytes) returns scratch memory, which gradients of angles and of norms need: (the object that keeps it
+        alive, its address).
         """
         for (words, at, nothing), address in zip(self.slots, addresses):
             words[at] = address or nothing
-        self.args.stream = stream  # None: the legacy stream, whatever an earlier call of this plan had
+        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier call of this plan had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
             kept, args.workspace = allocate(size) if size else (None, None)
@@ -459,7 +465,7 @@ class Plan:
             self._check(status)
 
     def find_kernel(self, addresses, backward):
-        """trope_kernel_name."""
+        """Calls trope_kernel_name."""
         name = ctypes.create_string_buffer(128)
         for (words, at, nothing), address in zip(self.slots, addresses):
             words[at] = address or nothing
@@ -478,8 +484,9 @@ _plans: dict = {}
 
 
 def run(key, make, addresses, stream=None, allocate=None):
-    """Runs the plan of this key, which `make` makes if there is none. A plan is nobody else's while it runs: taking it out
-    and putting it back are one operation each, so that threads need no lock. The longest unused go first."""
+    """Runs the plan with this key. `make` makes it if there is none. A running plan belongs to one thread: taking it out
+    and putting it back are one operation each, so threads need no lock. The plans that were unused longest are dropped
+    first."""
     plan = _plans.pop(key, None)
     if plan is None:
         plan = make()
@@ -490,7 +497,7 @@ def run(key, make, addresses, stream=None, allocate=None):
         if len(_plans) > _PLANS_MOST:
             try:
                 _plans.pop(next(iter(_plans)), None)
-            except (RuntimeError, StopIteration):  # another thread has changed it meanwhile
+            except (RuntimeError, StopIteration):  # another thread has changed the dict meanwhile
                 pass
 
 

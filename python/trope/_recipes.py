@@ -1,9 +1,10 @@
-"""What a rotary function of Hugging Face transformers does, in options of trope.torch.rotate, and what replaces it.
+"""Finds options of trope.torch.rotate that compute the same as a rotary function of Hugging Face transformers, and replaces
+it.
 
-A Rotary asks a function: it calls it with small random tensors, on the CPU, and looks for the Recipe that gives the same bits,
-shapes and dtypes, and in float32 the same gradient. A Recipe turns all tokens of its tensors. Some functions leave tokens out,
-or turn q and k by other rows; an arrangement passes the views of them to the Recipe that turn, and puts the results together.
-trope.transformers finds the functions of a model, and puts the replacements in their place.
+A Rotary calls a function with small random tensors on the CPU, and looks for the Recipe that gives the same bits, shapes
+and dtypes, and in float32 the same gradient. A Recipe rotates all tokens of its tensors. Some functions leave tokens out,
+or rotate q and k by other rows. For these, an arrangement passes views of the rotated tokens to the Recipe, and joins the
+results. trope.transformers finds the functions of a model, and installs the replacements.
 """
 
 import dataclasses
@@ -21,26 +22,27 @@ from ._fused_norms import Deferred, Lazy, postpone, postpones_rotations, settle,
 from .torch._launch import refuse_transforms
 
 _compiles = torch.compiler.is_compiling
-_TENSORS = ("q", "k"), ("xq", "xk"), ("query", "key"), ("x",), ("tensor",)  # their parameters
+_TENSORS = ("q", "k"), ("xq", "xk"), ("query", "key"), ("x",), ("tensor",)  # the names of parameters
 _TABLES = ("cos", "sin"), ("freqs_cis",), ("freqs_ci",)  # the last two are complex
-_OPTIONS = {"unsqueeze_dim", "position_ids"}  # parameters that have a default, where there are any
-_TOKENS = {"bhsd": 2, "bshd": 1, "thd": 0, "bghsd": 3}  # the dimension of a layout
+_OPTIONS = {"unsqueeze_dim", "position_ids"}  # optional parameters, which have a default
+_TOKENS = {"bhsd": 2, "bshd": 1, "thd": 0, "bghsd": 3}  # the dimension of tokens in each layout
 _NOT_TRIED = "not tried before patching: %s"
 
 
-# ---- Turning all tokens ----
+# ---- Rotating all tokens ----
 
 
 @dataclasses.dataclass(eq=False)
 class Recipe:
-    """
+    """How a rotary function rotates.
+
     options: pairing, pairing_out, inverse and angle_columns of rotate
     first_half: whether only the first half of a table's columns is read
-    trailing: whether the last elements of a head turn, else the first
-    whole: whether all must turn
-    forms: (dimensions of q, of the tables, unsqueeze_dim): [(layout, the dimension of the tables that must be 1, or None), ...],
-        which the shapes tell apart
-    roundings: (dtype of q, of the tables): (dtype of the result, which q and k are cast to first, rounding)
+    trailing: True: the last elements of a head rotate, False: the first ones
+    whole: whether all elements of a head must rotate
+    forms: {(dimensions of q, of the tables, unsqueeze_dim): [(layout, the dimension of the tables that must be 1, or None),
+        ...]}; the shapes choose among them
+    roundings: {(dtype of q, of the tables): (dtype of the result, which q and k are cast to first, rounding)}
     """
 
     options: dict
@@ -51,7 +53,7 @@ class Recipe:
     roundings: dict
 
     def rotate(self, tensors, tables, unsqueeze_dim, names=("q", "k"), table_names=("cos", "sin"), norms=None):
-        """A list or tuple of new tensors. The names are those of the tensors and tables. norms: as in take_norms."""
+        """Returns a list or tuple of new tensors. The names are those of the tensors and tables. norms: see take_norms."""
         q, table = tensors[0], tables[0]
         form, dtypes = (q.dim(), table.dim(), unsqueeze_dim), (q.dtype, table.dtype)
         if form not in self.forms or dtypes not in self.roundings:
@@ -85,7 +87,7 @@ class Recipe:
         return rotated if len(tensors) > 1 else (rotated,)
 
     def find_dtype(self, q, table):
-        """(dtype of the result, rounding) for dtypes that are known. Under autocast the dtype is that of q."""
+        """Returns (dtype of the result, rounding) for known dtypes. Under autocast the dtype is that of q."""
         dtype, rounding = self.roundings.get((q.dtype, table.dtype), (None, None))
         if dtype not in (None, q.dtype) and torch.is_autocast_enabled(q.device.type):
             if torch.get_autocast_dtype(q.device.type) == q.dtype:
@@ -93,7 +95,8 @@ class Recipe:
         return dtype, rounding
 
     def _find_layout(self, choices, q, table):
-        """The (layout, dimension of the tables that must be 1) that the shapes fit, else the first, which is then refused."""
+        """Returns the first (layout, dimension of the tables that must be 1) that fits the shapes. Without one, it returns
+        the first, which is then refused."""
         for layout, one in choices:
             rows = table.shape[-3 if one == 1 else -2]
             if q.shape[_TOKENS[layout]] == rows and (one is None or table.shape[one] == 1):
@@ -101,11 +104,11 @@ class Recipe:
         return choices[0]
 
     def width(self, columns):
-        """How many elements of a head turn by tables of so many columns."""
+        """Returns the number of elements of a head that rotate with tables of this many columns."""
         return columns * (2 if self.options["angle_columns"] == "pair" and not self.first_half else 1)
 
     def _columns(self, tables, one, q, q_name, names):
-        """The columns of cos and sin that are read, with the same strides."""
+        """Returns the columns of cos and sin that are read, with the same strides."""
         for table, name in zip(tables, names):
             refuse_gradient(table, name)
         if len(tables) == 1:
@@ -147,22 +150,22 @@ def _same(results, wanted):
 
 
 def _gives(function, call, wanted):
-    """Whether a function gives the wanted results. It must refuse the call if there are none."""
+    """Whether a function returns the wanted results. If there are none, it must refuse the call."""
     try:
         return _same(function(*call), wanted)
     except Error:
         return not wanted
 
 
-# ---- Turning some tokens, or q and k by other rows. Tokens are in dimension -2 ----
+# ---- Rotating some tokens, or q and k by other rows. Tokens are in dimension -2 ----
 
-# An arrangement is a function (turn, tensors, tables, more), which returns the results. `more` has the arguments that are not
-# among the tensors and tables, by name. turn(tensors, tables, first=0, table_names=None) is Recipe.rotate: `first` is the number
-# of the first of these tensors among all.
+# An arrangement is a function (turn, tensors, tables, more) that returns the results. `more` has the other arguments, by
+# name. turn(tensors, tables, first=0, table_names=None) is Recipe.rotate: `first` is the index of the first of these
+# tensors among all.
 
 
 def _check_argument(value, name, dims=2):
-    """Refuses what is no tensor of so many dimensions or more. rotate itself knows the meta device."""
+    """Refuses a value that is not a tensor with at least `dims` dimensions. rotate itself handles the meta device."""
     if not (isinstance(value, torch.Tensor) and value.is_meta):
         check_tensor(value, name)
     if value.dim() < dims:
@@ -174,7 +177,7 @@ def _all_tokens(turn, tensors, tables, more):
 
 
 def _last_tokens(turn, tensors, tables, more):
-    """Tokens before the last rows of the tables stay as they are (DINOv3: class and register tokens)."""
+    """Leaves tokens before the last rows of the tables unchanged (DINOv3: class and register tokens)."""
     before = tensors[0].shape[-2] - tables[0].shape[-2]
     if before < 0:
         return turn(tensors, tables)
@@ -183,7 +186,7 @@ def _last_tokens(turn, tensors, tables, more):
 
 
 def _last_rows(turn, tensors, tables, more):
-    """q is of the last tokens of k (Muse Glimmer's assistant)."""
+    """q has the last tokens of k (Muse Glimmer's assistant)."""
     q, *others = tensors
     first = tables[0].shape[-2] - q.shape[-2]
     if first <= 0:
@@ -192,7 +195,7 @@ def _last_rows(turn, tensors, tables, more):
 
 
 def _split_keys(k, more):
-    """The tokens of k that turn, and those behind them, of which there are num_k_exclude_rope."""
+    """Returns the tokens of k that rotate, and the num_k_exclude_rope tokens after them."""
     name = "num_k_exclude_rope"
     excluded, tokens = more[name], k.shape[-2]
     if type(excluded) is not int or not 0 <= excluded <= tokens:
@@ -201,7 +204,7 @@ def _split_keys(k, more):
 
 
 def _memory_tokens(turn, tensors, tables, more):
-    """k has the tokens of q or, with repeat_freqs_k, several times as many, and others behind them (SAM 2 and SAM 3)."""
+    """k has the tokens of q or, with repeat_freqs_k, several times as many, and then other tokens (SAM 2 and SAM 3)."""
     (q, k), tokens = tensors, tensors[0].shape[-2]
     turning, kept = _split_keys(k, more)
     if not turning.shape[-2]:
@@ -216,7 +219,7 @@ def _memory_tokens(turn, tensors, tables, more):
 
 
 def _spatial_tokens(turn, tensors, tables, more):
-    """k has repeat_freqs_k groups of tokens, of which the last ones turn by cos_k and sin_k, and others behind them (EdgeTAM)."""
+    """k has repeat_freqs_k groups of tokens, whose last ones rotate by cos_k and sin_k, and then other tokens (EdgeTAM)."""
     (q, k), tables_k, times = tensors, [more["cos_k"], more["sin_k"]], more["repeat_freqs_k"]
     (q,) = turn([q], tables)
     turning, kept = _split_keys(k, more)
@@ -238,14 +241,14 @@ def _spatial_tokens(turn, tensors, tables, more):
 
 
 def _taken_rows(turn, tensors, tables, more):
-    """Tables have a row for each position, and position_ids says which (CLVP)."""
+    """The tables have a row for each position, and position_ids chooses the rows (CLVP)."""
     _check_argument(more["position_ids"], "position_ids", 0)
     return turn(tensors, [table[more["position_ids"]] for table in tables])
 
 
-# By the parameters that a function has beside tensors, tables and those that have no effect: the arrangements that it may
-# have, and calls that tell them apart, (tokens of q, of k, rows, more). `more` may have the rows of cos_k. A function must
-# give what its arrangement gives, and must refuse what that refuses.
+# The keys are the parameters of a function besides tensors, tables and parameters without an effect. The values are the
+# arrangements that it may have, and calls that distinguish them: (tokens of q, of k, rows, more). `more` may have the
+# number of rows of cos_k. A function must have the results of its arrangement, and must refuse the same calls.
 _EXCLUDED = "num_k_exclude_rope"
 _ARRANGEMENTS = {
     (): (
@@ -268,25 +271,25 @@ _ARRANGEMENTS = {
 }  # fmt: skip
 
 
-# ---- Asking a function ----
+# ---- Finding the recipe of a function ----
 
 # Shapes of tables: the number of dimensions, and the dimension that must be 1.
 _KINDS = {"batch": (3, None), "rows": (2, None), "heads": (3, 1), "one": (3, 0)}
-# The other arguments of a call in which all tokens turn; _make has tensors for 0 and None.
+# The other arguments of a call in which all tokens rotate. _make replaces 0 and None by tensors.
 _PLAIN = {_EXCLUDED: 0, "repeat_freqs_k": 1, "cos_k": 0, "sin_k": 0, "position_ids": None}
 
 
 class Rotary:
-    """A rotary function, the recipe for it, and what replaces it.
+    """A rotary function, its recipe and its replacement.
 
     original, where: the function and its name
-    without_k: what it gives if k is None: "q", "q, None", or "" if it raises
-    calls: how often the replacement was called, without the calls of compiled code, in which no Python runs that could count
-    traced: how many calls torch.compile has traced
-    handles: how many of Patch want it to be replaced
+    without_k: its result if k is None: "q", "q, None", or "" if it raises an error
+    calls: the number of calls of the replacement, without compiled code, which runs no Python that could count
+    traced: the number of calls that torch.compile has traced
+    handles: the number of Patch objects that want it to be replaced
     """
 
-    head_dim = 32  # of random tensors: PyTorch's loops are vectorized for all of a row, also of 16 complex numbers
+    head_dim = 32  # of random tensors: PyTorch's loops are vectorized for the whole row, even with 16 complex numbers
 
     def __init__(self, function, where):
         self.original, self.where, self.calls, self.traced, self.handles = function, where, 0, 0, 0
@@ -319,14 +322,15 @@ class Rotary:
                 return
         raise Error("its parameters are %s" % self.signature)
 
-    # How it is called: with tables of so many columns, in a form (layout, tables, unsqueeze_dim).
+    # How the function is called: with tables of `columns` columns, in a form (layout, tables, unsqueeze_dim).
 
     def _forms(self):
         unsqueeze_dims = (1, 2, -2, 0) if "unsqueeze_dim" in self.names else (None,)
         return itertools.product(("bhsd", "bshd", "thd"), _KINDS, unsqueeze_dims)
 
     def _make(self, columns, form, dtype=torch.float32, table_dtype=torch.float32, tokens=(5, 5), rows=5, more=None):
-        """Random q and k (or x), tables, unsqueeze_dim, and the other arguments. `more` may have the rows of cos_k."""
+        """Makes random q and k (or x), tables, unsqueeze_dim, and the other arguments. `more` may have the rows of
+        cos_k."""
         layout, kind, unsqueeze_dim = form
         generator = torch.Generator().manual_seed(7)
 
@@ -347,31 +351,32 @@ class Rotary:
         more = dict(more or {name: _PLAIN[name] for name in self.more})
         if "cos_k" in more:
             more["cos_k"], more["sin_k"] = random_tables(more["cos_k"] or rows)
-        if "position_ids" in more:  # shuffles the rows
+        if "position_ids" in more:  # shuffle the rows
             shape, count = tables[0].shape[:-1], tables[0].shape[:-1].numel()
             more["position_ids"] = torch.randperm(count, generator=generator, device="cpu").view(shape)
             tables = [table.reshape(count, -1)[more["position_ids"].flatten().argsort()] for table in tables]
         return tensors[: len(self.tensors)], tables, unsqueeze_dim, more
 
     def _call(self, tensors, tables, unsqueeze_dim, more):
-        """Its results, a tuple."""
+        """Calls the original, and returns a tuple of its results."""
         given = dict(zip(self.tensors + self.tables, (*tensors, *tables)), **more)
-        # A function with optional position_ids must not look at them.
+        # A function with optional position_ids must ignore them.
         options = dict(unsqueeze_dim=unsqueeze_dim, position_ids=torch.tensor([[3, 1, 4, 0, 2]], device="cpu"))
         results = self.original(**given, **{name: options[name] for name in self.optional})
         return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
     def _try(self, *call):
-        """The same, () where it raises."""
+        """Does the same as _call, but returns () if it raises an error."""
         try:
             return self._call(*call)
         except Exception:
             return ()
 
-    # What it gives.
+    # The results of the function.
 
     def _find_recipe(self):
-        """All but the roundings of other dtypes. The first columns that are taken show whether heads may turn in part."""
+        """Finds the recipe without the roundings of other dtypes. The first accepted columns show if a part of a head may
+        rotate."""
         taken = False
         for self.columns in (self.head_dim // 4, self.head_dim // 2, self.head_dim):
             for form in self._forms():
@@ -395,7 +400,7 @@ class Rotary:
         raise Error("no pairing, columns, direction and window of trope.torch.rotate have its bits in float32")
 
     def _keep_bhsd(self, has_groups=False):
-        """Leaves out the forms of other layouts, for an arrangement with tokens in dimension -2, which may be in groups."""
+        """Drops the forms of other layouts, for an arrangement with tokens in dimension -2. Tokens may be in groups."""
         forms = {key: [form for form in forms if form[0] == "bhsd"] for key, forms in self.recipe.forms.items()}
         groups = {(5, *key[1:]): [("bghsd", one) for _, one in forms[key]] for key in forms if has_groups}
         self.recipe.forms = {key: choices for key, choices in {**forms, **groups}.items() if choices}
@@ -412,7 +417,7 @@ class Rotary:
             yield recipe
 
     def _find_roundings(self):
-        """float64 may be missing, which some functions compute in float32."""
+        """Finds the roundings of other dtypes. float64 may be missing, because some functions compute it in float32."""
         narrow = torch.bfloat16, torch.float16, torch.float32
         for dtype, table in (*itertools.product(narrow, narrow), (torch.float64, torch.float64)):
             if table.itemsize == 2 and len(self.tables) == 1:
@@ -429,7 +434,7 @@ class Rotary:
                     raise Error("neither rounding native nor native_f32 has its bits for %s with tables of %s" % key)
 
     def _find_arrangement(self):
-        """Which tokens turn by which rows. The calls that show it, in which something turns."""
+        """Finds which tokens rotate by which rows. Returns the calls that show it and are not refused."""
         arrangements, calls = _ARRANGEMENTS[self.more]
         made = [self._make(self.columns, self.form, tokens=(q, k), rows=rows, more=more) for q, k, rows, more in calls]
         wanted = [self._try(*call) for call in made]
@@ -445,7 +450,7 @@ class Rotary:
         return [call for call, results in zip(made, wanted) if results]
 
     def _check_gradient(self, call):
-        """Refuses what detaches, or has a backward of its own."""
+        """Refuses a function that detaches its tensors, or has a backward of its own."""
         tensors, *rest = call
         gradients = []
         for function in (self._call, self._rotate_by(self.recipe)):
@@ -459,7 +464,7 @@ class Rotary:
             raise Error("its gradient is not the transpose of what it does")
 
     def _check_whole_heads(self):
-        """Refuses what does another thing if heads turn as a whole."""
+        """Refuses a function that behaves differently if whole heads rotate."""
         if not self.recipe.whole:
             call = self._make(self.head_dim // self.recipe.width(1), self.form)
             if not _gives(self._rotate_by(self.recipe), call, self._try(*call)):
@@ -473,10 +478,10 @@ class Rotary:
         gives = results and _gives(self._rotate_by(self.recipe), ([q], *rest), results[:1])
         return ("q" if len(results) == 1 else "q, None") if gives else ""
 
-    # What replaces it.
+    # The replacement.
 
     def _rotate_by(self, recipe):
-        """A function like _call: what the arrangement makes of the recipe."""
+        """Returns a function like _call that applies the recipe in the arrangement."""
 
         def rotate(tensors, tables, unsqueeze_dim, more, norms=None):
             def turn(tensors, tables, first=0, table_names=None):
@@ -495,7 +500,7 @@ class Rotary:
         names, defaults, rotate = self.names, self.defaults, self._rotate_by(self.recipe)
         known = frozenset(names)
 
-        @torch.compiler.assume_constant_result  # runs while torch.compile traces, and is no part of what it makes
+        @torch.compiler.assume_constant_result  # runs while torch.compile traces, and is not part of the compiled code
         def count_traced():
             self.traced += 1
 
@@ -503,7 +508,7 @@ class Rotary:
         def rotary(*args, **kwargs):
             given = {**defaults, **dict(zip(names, args)), **kwargs}
             if given.keys() != known or len(args) > len(names):
-                self.signature.bind(*args, **kwargs)  # raises what the original would
+                self.signature.bind(*args, **kwargs)  # raises the error of the original
                 name = next(name for name in kwargs if name not in known)
                 raise Error(_NOT_TRIED % "keyword %s" % name, name)
             if _compiles():
@@ -515,7 +520,7 @@ class Rotary:
         return rotary
 
     def _rotate(self, rotate, given):
-        """The results of the replacement for {parameter: argument}."""
+        """Returns the results of the replacement for {parameter: argument}."""
         try:
             refuse_transforms()
             tensors, no_k = list(self.tensors), given[self.tensors[-1]] is None
@@ -543,11 +548,11 @@ class Rotary:
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
 
     def _is_postponed(self, q, table):
-        """Whether the call waits for the norm behind it, which is of the dtype of q."""
+        """Whether the call waits for the norm after it, which is in the dtype of q."""
         return postpones_rotations() and self.takes_norms and self.recipe.find_dtype(q, table)[0] == q.dtype
 
     def _take_deferred(self, given, names):
-        """({parameter: argument}, which are tensors, and the Deferred or None of each tensor, or None)."""
+        """Returns ({parameter: argument} with tensors, and the Deferred or None of each tensor, or None)."""
         if not any([isinstance(value, Lazy) for value in given.values()]):
             return given, None
         if not self.takes_norms:
@@ -557,5 +562,5 @@ class Rotary:
 
     @property
     def takes_norms(self):
-        """Whether all tokens of its tensors turn, which a norm is for."""
+        """Whether all tokens of its tensors rotate, which norms require."""
         return self.arrange is _all_tokens

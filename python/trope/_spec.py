@@ -1,4 +1,4 @@
-"""What the options of a call mean, whatever library the arrays are of. What options there are, _options.py says."""
+"""The meaning of the options of a call, for arrays of any library. _options.py lists the options."""
 
 import functools
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from .frequencies import frequency_list
 
 
 class Dims(NamedTuple):
-    """Where they are in the shape of a tensor; None: not there."""
+    """The dimensions of a tensor's shape that have these sizes; None: the tensor has no such dimension."""
 
     batch: int | None
     tokens: int
@@ -49,7 +49,7 @@ def _check_mscale(mscale, name):
 
 
 def _check_pair_axis(pair_axis, name):
-    """pair_axis as a tuple of ints, 0 to 3."""
+    """Returns pair_axis as a tuple of ints, 0 to 3."""
     if type(pair_axis) is tuple and set(map(type, pair_axis)) == {int} and 0 <= min(pair_axis) and max(pair_axis) < 4:
         return pair_axis
     given = listed(pair_axis)
@@ -59,7 +59,7 @@ def _check_pair_axis(pair_axis, name):
 
 
 def _check_inv_freq(inv_freq, name):
-    """Frequencies, which hash quicker, or a tuple of floats."""
+    """Returns Frequencies, which hash more quickly, or a tuple of floats."""
     return inv_freq if hasattr(inv_freq, "phase_steps") else frequency_list(inv_freq)
 
 
@@ -71,14 +71,15 @@ _OWN_CHECKS = {
     "pair_axis": _check_pair_axis,
     "inv_freq": _check_inv_freq,
 }
-# check(value, name) gives the value that Spec has.
+# check(value, name) returns the value for Spec.
 _CHECKS = {name: _OWN_CHECKS.get(name) or _CHECKS_OF_TYPES[option.type] for name, option in SETTINGS.items()}
 _LISTS = tuple(sorted(name for name, option in SETTINGS.items() if option.type.endswith("[]")))
 _PER_TENSOR = tuple([name for name, option in SETTINGS.items() if option.per_tensor])
 
 
 def _complete(name, value, is_given, count):
-    """What the Spec of `count` tensors has for a value. A default is not checked: torch.compile guards all that a check reads."""
+    """Returns a value for the Spec of `count` tensors. Defaults are not checked: torch.compile guards all that a check
+    reads."""
     if value is None and TABLE[name].default is None:
         value = DEFAULTS[name]
     elif value is None or is_given:
@@ -87,7 +88,7 @@ def _complete(name, value, is_given, count):
 
 
 def _per_tensor(value, count, argument):
-    """An integer for all tensors, or one for each of them, as a tuple."""
+    """Returns a tuple with an integer for each tensor. The value may be one integer for all tensors."""
     if isinstance(value, int):
         return (value,) * count
     if len(value) != count:
@@ -96,7 +97,7 @@ def _per_tensor(value, count, argument):
 
 
 def _cp(size, rank, layout):
-    """The three of them for Spec: all are given, or none is. One rank is the same as none."""
+    """Returns the three values for Spec. Either all are given, or none is. One rank counts as none."""
     if layout is not None:
         _check_word(layout, "cp_layout")
     if size is None and rank is None and layout is None:
@@ -114,11 +115,11 @@ def _cp(size, rank, layout):
     return size, rank, _check_word(layout, "cp_layout")
 
 
-# ---- All of them ----
+# ---- All settings ----
 
 
 def _whole_heads(head_dims, width, angles):
-    """rotary_dim where it is not given: the angles must cover each head. Which part of a head rotates is not guessed."""
+    """Returns the default of rotary_dim: the angles must cover each head. The rotating part of a head is never guessed."""
     for i, head_dim in enumerate(head_dims):
         if width > head_dim:
             message = "%s covers %d elements of a head, and a head of tensors[%d] has %d"
@@ -133,10 +134,10 @@ def _whole_heads(head_dims, width, angles):
 
 
 def make_spec(head_dims, table, columns, **settings):
-    """The Spec of tensors with these sizes of a head.
+    """Makes the Spec of tensors whose heads have these sizes.
 
-    table, columns: "freqs" or "cos", and how many columns it has; None if the angles are inv_freq.
-    settings: those that are given.
+    table, columns: "freqs" or "cos", and its number of columns; None if the angles are inv_freq.
+    settings: the settings that the caller gives.
     """
     inv_freq, angle_columns, pair_axis = settings.get("inv_freq"), settings.get("angle_columns"), settings.get("pair_axis")
     if (table is None) == (inv_freq is None):
@@ -167,14 +168,14 @@ def make_spec(head_dims, table, columns, **settings):
 def check_spec(spec, table, columns):
     """Refuses a Spec whose lists, or whose table, have another length than the call would read.
 
-    table, columns: as of make_spec.
+    table, columns: see make_spec.
     """
     for i, width in enumerate(spec.rotary_dims):
         if width != _abi.COPY and (width < 2 or width % 2 or width > _abi.MAX_ROTARY_DIM):
             message = "rotary_dim (%d) of tensors[%d] must be even, 2 to %d, or trope.COPY (-1)"
             raise Error(message % (width, i, _abi.MAX_ROTARY_DIM), "rotary_dim")
     widest = _abi.COPY
-    for width in spec.rotary_dims:  # (max has a keyword that torch.compile does not take)
+    for width in spec.rotary_dims:  # (torch.compile does not support max with its keyword)
         widest = width if width > widest else widest
     if widest == _abi.COPY:
         raise Error("rotary_dim: no tensor of the call rotates", "rotary_dim")
@@ -205,7 +206,7 @@ def _refuse_shape(layout, tensors):
 
 
 def find_columns(array, name):
-    """The size of the last dimension of a table."""
+    """Returns the size of the last dimension of a table."""
     if not 2 <= len(array.shape) <= 4:
         message = "%s has shape %s, and must be [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
         raise Error(message % (name, list(array.shape)), name)
@@ -213,7 +214,7 @@ def find_columns(array, name):
 
 
 def _find_table(side):
-    """("freqs" or "cos", its number of columns); None, None if there is no table."""
+    """Returns ("freqs" or "cos", its number of columns), or (None, None) if there is no table."""
     if side.freqs is not None:
         if side.cos is not None or side.sin is not None:
             raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
@@ -227,9 +228,9 @@ def _find_table(side):
 
 
 def resolve(tensors, options, make=cached_spec):
-    """The Spec and the Side of keyword arguments as users give them.
+    """Returns the Spec and the Side of keyword arguments as users pass them.
 
-    Tensors and arrays need no more than a shape here; of what library they are, the caller checks.
+    Only the shapes of tensors and arrays are used. The caller checks which library they come from.
     """
     settings, arrays = {}, {}
     for name, value in options.items():
@@ -237,7 +238,7 @@ def resolve(tensors, options, make=cached_spec):
             settings[name] = value
         elif name in ARRAYS:
             arrays[name] = value
-        elif name == "norms":  # which resolve_norms takes, where a call can have some
+        elif name == "norms":  # resolve_norms handles it, for calls that can have norms
             if value is not None:
                 raise Error("norms are for rotate and its kin, and for calls of a RotaryEmbedding", name)
         else:
@@ -253,17 +254,17 @@ def resolve(tensors, options, make=cached_spec):
     if arrays:
         side = Side(**arrays)
         table, columns = _find_table(side)
-    for name in _LISTS:  # which become tuples, as those have a hash
+    for name in _LISTS:  # tuples can be hashed, lists cannot
         if settings.get(name) is not None:
             settings[name] = _CHECKS[name](settings[name], name)
     try:
         return make(tuple(head_dims), table, columns, **settings), side
-    except TypeError:  # a value that has no hash: make_spec says which
+    except TypeError:  # a value cannot be hashed: make_spec raises an error that names it
         return make_spec(tuple(head_dims), table, columns, **settings), side
 
 
 def result_shape(backward, spec, i, shape):
-    """The shape of the result of tensors[i]: another one only if heads are shared."""
+    """Returns the shape of the result of tensors[i]. It differs from the input's only if heads are shared."""
     per_group = spec.shared_heads[i]
     if not per_group:
         return shape
@@ -282,7 +283,7 @@ _specs: dict = {}
 
 
 def intern(spec):
-    """The one Spec that is equal to this one, so that keys of plans can have its id."""
+    """Returns the one Spec object that equals this one, so that the keys of plans can have its id."""
     if len(_specs) > 1024:
         _specs.clear()
     return _specs.setdefault(spec, spec)

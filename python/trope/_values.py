@@ -1,4 +1,4 @@
-"""Checks of single values that callers give as options. Each returns the value, or raises an Error that names the argument."""
+"""Checks of single values of options. Each check returns the value, or raises an Error that names the argument."""
 
 import numbers
 import sys
@@ -10,16 +10,16 @@ _LARGEST = sys.float_info.max
 
 
 def shown(value):
-    """What a message shows of a value: its repr, cut to 60 characters."""
+    """Returns the repr of a value for a message, cut to 60 characters."""
     try:
         text = repr(value)
-    except Exception:  # a repr of somebody else's
+    except Exception:  # the value's class may have a broken repr
         text = "a %s" % type(value).__name__
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def word(value, choices, argument):
-    """One of the words in `choices`."""
+    """Checks a word in `choices`."""
     if isinstance(value, str) and value in choices:
         return value
     known = ", ".join(map(repr, choices))
@@ -29,14 +29,14 @@ def word(value, choices, argument):
 
 
 def flag(value, argument):
-    """True or False. Numbers and texts that Python takes for either are refused."""
+    """Checks True or False. Numbers and texts that Python treats as either are refused."""
     if value is True or value is False:
         return value
     raise Error("%s must be True or False, not %s" % (argument, shown(value)), argument)
 
 
 def integer(value, argument, low=0, high=INT32_MAX):
-    """An int of low to high. NumPy's integers are taken; bools, tensors, and floats that equal an integer, are not."""
+    """Checks an int from low to high. NumPy's integers are accepted. Bools, tensors and floats are not."""
     if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
         raise Error("%s must be an integer, not %s" % (argument, shown(value)), argument)
     if not low <= value <= high:
@@ -45,7 +45,7 @@ def integer(value, argument, low=0, high=INT32_MAX):
 
 
 def number(value, argument):
-    """A finite number, as a float. Bools, texts and arrays are none."""
+    """Checks a finite number, and returns it as a float. Bools, texts and arrays are refused."""
     if isinstance(value, (float, numbers.Real)) and not isinstance(value, bool):
         try:
             result = float(value)
@@ -57,17 +57,17 @@ def number(value, argument):
 
 
 def listed(value):
-    """What a list, a tuple, or an array of NumPy or PyTorch holds, as a list or tuple; None if it is none of these."""
+    """Returns the elements of a list, a tuple, or an array of NumPy or PyTorch, or None if the value is none of these."""
     if not isinstance(value, (list, tuple)) and hasattr(value, "tolist"):
         try:
             value = value.tolist()
-        except Exception:  # of tensors on the meta device, sparse ones, ...
+        except Exception:  # tensors on the meta device, sparse tensors, ...
             return None
     return value if isinstance(value, (list, tuple)) else None
 
 
 def integers(value, argument, low=0, high=INT32_MAX):
-    """An integer, or a tuple of those in a list or tuple."""
+    """Checks an integer, or a list or tuple of integers. Returns an integer or a tuple."""
     if type(value) is int and low <= value <= high:
         return value
     if isinstance(value, (list, tuple)):
@@ -82,7 +82,7 @@ def integers(value, argument, low=0, high=INT32_MAX):
 
 
 def one_each(value, argument, count):
-    """A list of `count` arrays, one for each tensor: of a list or tuple of them, of one array alone, or of None (none)."""
+    """Returns a list of `count` arrays, one for each tensor. The value is a list or tuple, one array alone, or None."""
     if value is None:
         return [None] * count
     given = list(value) if isinstance(value, (list, tuple)) else [value]

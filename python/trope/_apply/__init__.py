@@ -1,12 +1,13 @@
 """`python -m trope apply`: calls of the library on the tensors of a safetensors file. docs/command-line.md describes it.
 
-What a file holds is found out in this order:
+The contents of a file are identified in this order:
 
-    names.py      the names of tensors make groups, and each group is a call
+    names.py      groups tensors by their names; each group is a call
     layouts.py    the layout of a call: its batch, tokens and heads
     positions.py  the positions of its tokens
     angles.py     its angles and the elements that they rotate; tables.py reads tables, config.py a Hugging Face config
 
-If two readings fit, the call is refused with the option that chooses. calls.py makes the calls, compare.py compares the
-results, files.py reads safetensors files, and output.py writes a file as a whole or not at all. command.py is the command.
+If two readings fit, the call is refused, and the error names the option that chooses. calls.py makes the calls, compare.py
+compares the results, files.py reads safetensors files, and output.py writes a whole file or none. command.py is the
+command.
 """

@@ -1,4 +1,4 @@
-"""The angles of a call: a table, inv_freq, or a rule; and the elements of a head that they rotate."""
+"""The angles of a call (a table, inv_freq, or a rule), and the elements of a head that they rotate."""
 
 import math
 
@@ -18,7 +18,7 @@ TABLES = SOURCES[:-1]
 
 
 def find_table(call):
-    """The Table of a call, None if it has none. It has not been read yet."""
+    """Returns the Table of a call, which has not been read yet, or None if the call has none."""
     found = [(role, call.group[role]) for role in SOURCES if role in call.group]
     for name, other in (("cos", "sin"), ("sin", "cos")):
         if name in call.group and other not in call.group:
@@ -35,7 +35,7 @@ def find_table(call):
 
 
 def read_angles(call):
-    """Sets rotary_dim of a call, and the arguments of trope.rotate that are the angles."""
+    """Sets rotary_dim of a call, and the arguments of trope.rotate for its angles."""
     if call.table is None:
         _refuse_without_table(call.options)
     if not call.heads:
@@ -65,7 +65,7 @@ def _refuse_without_table(options):
 
 
 def _said_width(call):
-    """How many elements rotate by --rotary-dim, --partial-rotary-factor or --config; None if none of them says it."""
+    """Returns the width by --rotary-dim, --partial-rotary-factor or --config, or None if none of them determines it."""
     options = call.options
     if options.partial_rotary_factor is not None:
         widths = {int(head * options.partial_rotary_factor) for head in call.heads}
@@ -79,7 +79,8 @@ def _said_width(call):
 
 
 def _width_by_rule(call):
-    """All of the head from --rotary-offset on, unless less is said. Heads that differ have no width in common."""
+    """Returns the width without a table: by default the whole head from --rotary-offset on. Heads must then have one
+    size."""
     offset, said = call.options.rotary_offset, _said_width(call)
     if said is not None:
         return said
@@ -91,7 +92,7 @@ def _width_by_rule(call):
 
 
 def _check_window(call, tensor):
-    """What rotates has to lie inside of each head, and to be said where it is not all of it."""
+    """Checks that the window lies inside each head, and that it is specified if it is not the whole head."""
     head, width, windows = call.head_of(tensor), call.rotary_dim, call.options.windows
     offset = call.offset_in(head)
     if not 0 <= offset <= head or width > head - offset:
@@ -109,9 +110,9 @@ def _check_window(call, tensor):
 
 
 def _width_of_columns(call, table, signs):
-    """The width by the columns of a table, if nothing else says it.
+    """Returns the width by the columns of a table, if nothing else determines it.
 
-    It is as many as there are columns if the two of a pair are equal, and twice as many if they are not, as in ordinary
+    It equals the number of columns if both columns of a pair are equal. Otherwise it is twice that number, as in ordinary
     RoPE.
     """
     columns, said, (halves, neighbours, every) = table.columns, call.options.columns, signs
@@ -134,7 +135,7 @@ def _width_of_columns(call, table, signs):
 
 
 def _form_of_elements(table, said, signs):
-    """The form of the columns if there is one for each element that rotates."""
+    """Returns the form of the columns if there is one column for each element that rotates."""
     halves, neighbours, every = signs
     if said == "half" and neighbours and not halves or said == "interleaved" and halves and not neighbours:
         table.refuse("has equal %s, which contradicts --columns %s", "halves" if halves else "neighbours", said)
@@ -201,7 +202,7 @@ def _read_inv_freq(call, tensor):
 
 
 def parse_scaling(text):
-    """The keywords of trope.frequencies for "RULE:key=value,...". 0 is no value."""
+    """Returns the keywords of trope.frequencies for "RULE:key=value,...". 0 is no valid value."""
     rule, _, rest = text.partition(":")
     keys = {"rope_type": rule}
     if rule not in RULE_KEYS or rule == "ntk_alpha":
@@ -222,7 +223,7 @@ def parse_scaling(text):
         refuse("--scaling: rule longrope needs factor=... or attention_factor=..., and both are missing")
     if ("mscale" in keys) != ("mscale_all_dim" in keys):
         refuse("--scaling: mscale and mscale_all_dim go together, and one of them is missing")
-    if rule == "dynamic":  # transformers has the length that this rule begins with in another key
+    if rule == "dynamic":  # in transformers, another key has the length at which this rule begins
         keys["max_position_embeddings"] = keys.pop(ORIGINAL)
     return keys
 
@@ -243,7 +244,7 @@ def _scaling_value(key, text):
 
 
 def _rotation(call, dim):
-    """The rotation of `dim` elements that --config describes, or --rope-theta with --scaling."""
+    """Returns the rotation of `dim` elements that --config describes, or --rope-theta with --scaling."""
     options = call.options
     if call.config is not None:
         call.config.check_base()
@@ -261,7 +262,7 @@ def _rotation(call, dim):
 
 
 def _frequencies(call):
-    """The Frequencies of a call without angles in the file. Each window has those of its width."""
+    """Returns the Frequencies of a call without angles in the file. Each window has the frequencies of its width."""
     options, windows = call.options, call.options.windows
     dim = call.rotary_dim // windows
     rotation = _rotation(call, dim)
@@ -277,7 +278,7 @@ def _frequencies(call):
 
 
 def _length(options, rule, last_position, fields):
-    """The length of now, 0 if it makes no difference. Dynamic and LongRoPE have other frequencies beyond the original one."""
+    """Returns the current length, or 0 if it has no effect. Dynamic and LongRoPE change beyond the original length."""
     depends, length = rule in ("dynamic", "longrope"), options.seq_len
     if length is not None and not depends:
         refuse("--seq-len: has no effect, only the rules dynamic and longrope depend on the length")
@@ -290,7 +291,7 @@ def _length(options, rule, last_position, fields):
 
 
 def _compare_scaling(call, found, dim):
-    """Refuses --scaling if its frequencies are not those of --config."""
+    """Refuses --scaling if its frequencies differ from those of --config."""
     theta = call.config.rotation.need("rope_theta")
     keys = {**parse_scaling(call.options.scaling), "rope_theta": theta, "head_dim": dim}
     rotation = read_rotation(None, None, keys)

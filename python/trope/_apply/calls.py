@@ -1,4 +1,4 @@
-"""A call of the library: what it is told, and how it is made for one tensor at a time."""
+"""A call of the library: its arguments, and how it is made for one tensor at a time."""
 
 import numpy as np
 
@@ -18,16 +18,16 @@ POISONED = 1  # TROPE_STATUS_POSITION of include/trope/trope.h
 class Call:
     """The call of a group of tensors.
 
-    layout, dtype, batch, tokens, heads   of the operands; heads: the elements of a head of each that rotates
-    given             the tensors of indices, as trope.rotate takes them
-    sequences         of cu_seqlens, None without
-    position_axes     of position_ids, 0 without
-    padded            bool [tokens]: whether a token is of no sequence; None if none is
-    first_position, last_position, counts_tokens   of tokens that rotate; whether the position of each is its index
-    is_origin         bool [batch * tokens]: whether it rotates by position 0 of all axes
+    layout, dtype, batch, tokens, heads   of the operands; heads: the number of elements of a head, for each that rotates
+    given             the tensors of indices, in the form for trope.rotate
+    sequences         the number of sequences of cu_seqlens, None without it
+    position_axes     the number of axes of position_ids, 0 without them
+    padded            bool [tokens]: whether a token is in no sequence; None if all are in one
+    first_position, last_position, counts_tokens   of tokens that rotate; whether each position equals the token's index
+    is_origin         bool [batch * tokens]: whether a token rotates by position 0 of all axes
     table             a Table, or None
     frequencies       Frequencies, or None with a table
-    rotary_dim        of the operands that rotate; 0: none does
+    rotary_dim        the width of the operands that rotate; 0: none rotates
     columns           "pair", "half" or "interleaved", with a table
     """
 
@@ -49,10 +49,10 @@ class Call:
         self._read_axes()
         self.arguments = self._arguments()
 
-    # -- What is known of it --
+    # -- Properties --
 
     def shape_of(self, tensor):
-        """The shape of an operand with all heads apart."""
+        """Returns the shape of an operand with a dimension for heads."""
         return shape_in(self.options, tensor, self.layout)
 
     def head_of(self, tensor):
@@ -62,18 +62,18 @@ class Call:
         return self.options.axis_map is not None or self.config is not None and self.config.has_axes()
 
     def has_axes(self):
-        """Whether it is known which pairs an axis drives."""
+        """Whether the axis of each pair is known."""
         return self.has_axis_map() or self.options.windows > 1
 
     def table_fits(self, batch, tokens):
         return self.table is None or self.table.fits(batch, tokens)
 
     def says_offset(self):
-        """Whether --rotary-offset or --config says which elements of a head rotate."""
+        """Whether --rotary-offset or --config determines which elements of a head rotate."""
         return self.options.rotary_offset is not None or self.config is not None and self.config.says_window()
 
     def offset_in(self, head):
-        """The first element that rotates in a head. Below 0 if the head is too small for it."""
+        """Returns the first element that rotates in a head. It is below 0 if the head is too small."""
         offset = self.options.rotary_offset
         if offset is None:
             is_trailing = self.config is not None and self.config.family.is_trailing
@@ -83,7 +83,7 @@ class Call:
     # -- Reading the rest --
 
     def _refuse_without_rotation(self):
-        """Refuses options that say how something is rotated, if nothing is."""
+        """Refuses options about the rotation if nothing rotates."""
         options = self.options
         if self.config is not None:
             return
@@ -93,7 +93,7 @@ class Call:
             refuse("--%s: has no effect, as nothing is rotated", given[0].replace("_", "-"))
 
     def _read_axes(self):
-        """Finds the axis of each pair, if there are positions or a table of several axes."""
+        """Finds the axis of each pair, if positions or a table have several axes."""
         options = self.options
         table_axes = self.table.reading.axes if self.table is not None else 1
         has_axes = max(self.position_axes, table_axes) > 1
@@ -122,7 +122,7 @@ class Call:
         return None if self.table is None else self.table.tensor
 
     def _pair_axis(self):
-        """The axis of each pair, and how many axes the options list."""
+        """Returns the axis of each pair, and the number of axes in the options."""
         pairs = self.rotary_dim // 2
         if self.config is not None:
             return self.config.pair_axis(pairs), len(self.options.axis_sections or (0, 0, 0))
@@ -136,8 +136,8 @@ class Call:
         return axes, len(sections)
 
     def _check_axes(self, tensor, axes, used):
-        """Each axis of ids or of a table drives pairs, or a section of 0 says that it does not; and each that drives pairs is
-        there."""
+        """Checks that each axis of ids or of a table drives pairs, unless a section of 0 excludes it, and that each axis
+        that drives pairs is present."""
         option = "--axis-sections has" if self.axes is not None else "--windows is"
         if axes > self.listed:
             more = ": 0 is the section of an axis that drives no pair" if self.axes is not None else ""
@@ -152,14 +152,14 @@ class Call:
             refuse_shaped(self, tensor, text, axes, option, self.listed, used)
 
     def _drop_axes(self, used, table_axes):
-        """Leaves out the last axes if they drive no pair."""
+        """Drops the last axes if they drive no pair."""
         if self.position_axes > used:
             self.given["position_ids"] = self.given["position_ids"][:used]
         if table_axes > used:
             self.table.arrays = [part[:used] for part in self.table.arrays]
 
     def _arguments(self):
-        """The keyword arguments of trope.rotate, but for those that differ between operands."""
+        """Returns the keyword arguments of trope.rotate, except for those that differ between operands."""
         options, table = self.options, self.table
         found = {
             "layout": self.layout, "pairing": options.pairing, "pairing_out": options.pairing_out,
@@ -175,16 +175,17 @@ class Call:
         arrays = [library_array(_without_planes(part), table.dtype) for part in table.arrays]
         found.update(zip(("freqs",) if table.is_angle else ("cos", "sin"), arrays))
         found["angle_columns"], found["out_of_range"] = self.columns, options.out_of_range or "poison"
-        if table.by_token:  # ids that are the index of each token, in place of the positions
+        if table.by_token:  # ids that are the index of each token replace the positions
             found["position_ids"] = np.arange(self.tokens)
             found["stream_positions"] = False
             found.pop("start_positions", None)
         return found
 
-    # -- Making it --
+    # -- Making the call --
 
     def rotate(self, tensor, source, result, device):
-        """Rotates an operand: `source` and `result` are its elements, and may be one. Returns the TROPE_STATUS_ bits."""
+        """Rotates an operand. `source` and `result` are its elements and may be one array. Returns the TROPE_STATUS_
+        bits."""
         shape, head = self.shape_of(tensor), self.head_of(tensor)
         arguments = {**self.arguments, "rotary_dim": self.rotary_dim, "rotary_offset": self.offset_in(head)}
         if self.options.out_of_range == "poison":
@@ -200,7 +201,7 @@ class Call:
         return role != "v" and self.rotary_dim > 0
 
     def row_bytes(self, tensor):
-        """The bytes of one token that lie together in an operand."""
+        """Returns the number of consecutive bytes of one token in an operand."""
         heads = sizes(self.layout, self.shape_of(tensor))[2] if self.layout == "bhsd" else 1
         row, rest = divmod(tensor.bytes, self.batch * self.tokens * heads)
         if rest:
@@ -208,14 +209,14 @@ class Call:
         return row
 
     def zero_padding(self, data, row, offset):
-        """Zeros tokens of no sequence in rows of an operand that is only copied, from byte `offset` of it on."""
+        """Zeros tokens of padding in rows of an operand that is only copied, from byte `offset` of it on."""
         tokens = np.arange(offset // row, (offset + data.size) // row) % self.tokens
         data.reshape(-1, row)[self.padded[tokens]] = 0
 
-    # -- What was understood --
+    # -- Explanation --
 
     def explain(self, group):
-        """Lines about a group of this call."""
+        """Returns lines that explain how a group of this call was read."""
         for role, tensor in group.operands():
             yield self._explain_operand(role, tensor)
         if not self.rotary_dim:
@@ -265,7 +266,7 @@ class Call:
 
 
 def _without_planes(part):
-    """[axes, batch, rows, columns] without axes and batch where there is one for all."""
+    """Returns [axes, batch, rows, columns] without axes and batch if these have one entry for all."""
     if part.shape[0] > 1:
         return part
     return part[0] if part.shape[1] > 1 else part[0, 0]

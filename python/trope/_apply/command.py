@@ -1,4 +1,4 @@
-"""The command: reads the options and the file, makes the calls, compares and writes, tensor by tensor."""
+"""The command: reads the options and the file, then makes the calls, compares and writes, tensor by tensor."""
 
 import contextlib
 import os
@@ -20,8 +20,8 @@ OK, DIFFERS, REFUSED = 0, 1, 2
 class Run:
     """One run of the command.
 
-    operands  the group and the role of each tensor that is rotated, or copied as v, by its name
-    calls     the Call of each group; groups whose tensors are alike have one call
+    operands  {name: (group, role)} of each tensor that is rotated, or copied as v
+    calls     the Call of each group; groups with tensors of the same kinds share one call
     """
 
     def __init__(self, options, stack):
@@ -46,7 +46,7 @@ class Run:
         return file
 
     def _find_calls(self):
-        """The calls of the groups by their prefixes."""
+        """Finds the calls of the groups, by their prefixes."""
         known, calls = {}, {}
         for group in self.groups:
             key = tuple(
@@ -59,7 +59,7 @@ class Run:
         return calls
 
     def _allocate(self):
-        """Room for the largest tensor that rotates, and for its result; and for what is copied at once."""
+        """Allocates memory for the largest tensor that rotates, for its result, and for copying a chunk."""
         rotated = [t.bytes for t in self.file.tensors if self._call_that_rotates(t) is not None]
         largest = max(rotated, default=0)
         self.source = allocate(largest)
@@ -67,7 +67,7 @@ class Run:
         self.chunk = allocate(CHUNK)
 
     def _call_that_rotates(self, tensor):
-        """The call that rotates a tensor, None if it is only copied."""
+        """Returns the call that rotates a tensor, or None if the tensor is only copied."""
         group, role = self.operands.get(tensor.name, (None, None))
         call = None if group is None else self.calls[group.prefix]
         return call if call is not None and call.batch and call.tokens and call.rotates(role) else None
@@ -75,11 +75,11 @@ class Run:
     # -- The expected file --
 
     def _is_compared(self, tensor):
-        """Whether an element may be some ulp off; what is not compared so must be the same."""
+        """Whether elements may differ by some ulp. Tensors that are not compared in this way must be equal."""
         return tensor.name in self.operands and tensor.dtype in REAL
 
     def _check_expected(self):
-        """Refuses an expected file that is not of the same call."""
+        """Refuses an expected file that does not belong to the same call."""
         for tensor in self.file.tensors:
             if self._is_compared(tensor):
                 check_header(tensor, self.expected)
@@ -103,7 +103,7 @@ class Run:
     # -- Tensors --
 
     def rotate(self, tensor, call):
-        """Yields (offset, bytes) of the result, in which the order is that of the tensor."""
+        """Yields (offset, bytes) of the result, in the order of the tensor."""
         source, result = tensor.view(self.source), tensor.view(self.result)
         self.file.read(tensor, source)
         self.status |= call.rotate(tensor, source, source if self.options.in_place else result, self.device)
@@ -112,7 +112,7 @@ class Run:
             yield at, data[at : at + CHUNK]
 
     def copy(self, tensor):
-        """The same of a tensor that is only copied. Padding may become zeros."""
+        """Yields (offset, bytes) of a tensor that is only copied. Padding may become zeros."""
         group, _ = self.operands.get(tensor.name, (None, None))
         call = None if group is None else self.calls[group.prefix]
         is_zeroed = call is not None and call.padded is not None and self.options.padding == "zero"
@@ -141,7 +141,7 @@ class Run:
             self.comparisons.end(comparison)
 
     def do_tensors(self):
-        """Works through the file, and returns the exit status."""
+        """Processes the file, and returns the exit status."""
         if self.output is not None:
             self.output.write(self.file.header())
         for i, tensor in enumerate(self.file.tensors):
@@ -150,7 +150,7 @@ class Run:
         self._show_progress(len(self.file.tensors))
         status = OK if self.comparisons is None else self.comparisons.verdict()
         try:
-            sys.stdout.flush()  # what fails leaves no output, so the comparison has to be out before that
+            sys.stdout.flush()  # a failure leaves no output file, so the comparison has to be printed before it
         except OSError:
             refuse("cannot write to standard output")
         if self.output is not None:
@@ -161,7 +161,7 @@ class Run:
     # -- Messages to the user --
 
     def _show_progress(self, done):
-        """On a terminal, what has been done; with the last tensor the line goes."""
+        """Shows the progress on a terminal. The last tensor removes the line."""
         count = len(self.file.tensors)
         if not self.options.quiet and count >= 3 and sys.stderr.isatty():
             text = "\r%d of %d tensors" % (done, count) if done < count else "\r%32s\r" % ""
@@ -195,7 +195,7 @@ def main(argv):
         reason = str(refused)
     except MemoryError:
         reason = "out of memory"
-    except OSError as error:  # of standard output: files say themselves what they fail at
+    except OSError as error:  # from standard output: errors of files name the file themselves
         reason = "cannot write to standard output: %s" % error.strerror
     print("trope apply: " + reason, file=sys.stderr)
     return REFUSED

@@ -1,4 +1,4 @@
-"""--expect: the comparison of results with those of another file."""
+"""--expect: the comparison of results with the results in another file."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 from .files import to_double
 from .refused import refuse, refuse_tensor
 
-_INFINITE = 2**64 - 1  # ulp between a NaN and a number
+_INFINITE = 2**64 - 1  # the distance in ulp between a NaN and a number
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 _MANTISSA = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}  # stored bits
 _HEADER = "# %-5s %-5s %12s %13s %10s %12s %12s  %s"
@@ -15,7 +15,7 @@ _ROW = "%-7s %-5s %12d %13.6g %10s %12d %12d  %s"
 
 
 class Comparison:
-    """What is found in one tensor. Two NaN are equal, and so are 0 and -0. A NaN is infinitely far from a number."""
+    """The comparison of one tensor. Two NaN are equal, and so are 0 and -0. A NaN is infinitely far from a number."""
 
     def __init__(self, tensor, ulp):
         self.tensor, self.ulp = tensor, ulp
@@ -23,7 +23,7 @@ class Comparison:
         self.both_nan, self.nan, self.infinite = 0, [0, 0], [0, 0]
 
     def add(self, result, expected, begin):
-        """Compares elements from number `begin` on, given as bytes."""
+        """Compares elements, given as bytes, from index `begin` on."""
         dtype = self.tensor.dtype
         bits = [data.view(_BITS[8 if dtype == "F64" else 4 if dtype == "F32" else 2]) for data in (result, expected)]
         sign = bits[0].dtype.type(1 << bits[0].dtype.itemsize * 8 - 1)
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def _to_double(bits, dtype):
-    """Bits of a dtype as float64."""
+    """Converts bits of a dtype to float64."""
     return to_double(bits if dtype == "BF16" else bits.view("<f%d" % bits.itemsize), dtype)
 
 
@@ -84,7 +84,7 @@ class Comparisons:
         self.expected, self.ulp, self.tensors, self.over, self.all_nan = expected, ulp or 0, 0, 0, 0
 
     def begin(self, tensor):
-        """The Comparison of one tensor; end() is due."""
+        """Returns the Comparison of one tensor. The caller must call end() afterwards."""
         if not self.tensors:
             print(_HEADER % ("tensor", "dtype", "elements", "max error", "max ulp", "differing", "over", "first differing"))
         self.tensors += 1
@@ -96,7 +96,7 @@ class Comparisons:
         self.all_nan += 0 < comparison.tensor.elements == comparison.both_nan
 
     def verdict(self):
-        """Prints it, and returns the exit status."""
+        """Prints the verdict, and returns the exit status."""
         if self.over:
             print("# DIFFERENT: %d elements are more than %d ulp apart" % (self.over, self.ulp))
             return 1
@@ -108,7 +108,7 @@ class Comparisons:
 
 
 def check_header(tensor, expected):
-    """Refuses a tensor of the expected file that cannot be the result of this one, or that is not there."""
+    """Refuses a tensor of the expected file that is missing or cannot be the result of this tensor."""
     other = expected.by_name.get(tensor.name)
     if other is None:
         refuse_tensor(expected.path, tensor.name, "is missing, but the result has it")

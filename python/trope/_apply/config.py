@@ -1,4 +1,4 @@
-"""--config: what a Hugging Face config says about a rotation, beside what the command line says."""
+"""--config: the settings of a Hugging Face config for a rotation, in addition to the command line."""
 
 from .. import pair_axis
 from .._errors import Error
@@ -13,7 +13,7 @@ class Config:
     """A config, read for the layers in a file.
 
     rotation  the Rotation (frequencies.py) that it describes
-    family    pairing and window of its model (_models.py)
+    family    the pairing and window of its model (_models.py)
     """
 
     def __init__(self, options, groups):
@@ -35,7 +35,7 @@ class Config:
         return _Refusing(self.path)
 
     def _agree(self, option, value, key):
-        """Sets an option that is not given. One that is given must say the same."""
+        """Sets an option that is not given. A given option must have the same value."""
         said = getattr(self.options, option)
         if said is not None and said != value:
             text = "--%s: the command line says something else than %s: %s, which says %s"
@@ -72,14 +72,14 @@ class Config:
     # -- The window --
 
     def says_window(self):
-        """Whether the config, or the class of its model, says how much of a head rotates."""
+        """Whether the config, or the class of its model, determines how much of a head rotates."""
         if self.family.pairing is not None or any(self.rotation.sizes[key] is not None for key in _WIDTH_KEYS):
             return True
         with self.refusing():
             return self.rotation.partial() is not None
 
     def check_width(self, heads, said):
-        """How many elements of these heads rotate. `said` is what the command line says, None if it says nothing."""
+        """Returns how many elements of these heads rotate. `said`: the command line's width, None if it has none."""
         if not self.says_window():
             if said is None:
                 text = "--rotary-dim: is missing: it is not known how much of a head rotates in models of type '%.64s' (%s)"
@@ -95,7 +95,8 @@ class Config:
         return width
 
     def _width(self, head):
-        """The width in a head of the tensors, which goes before that of the config's sizes and of the model's class."""
+        """Returns the width in a head of the tensors. It has priority over the sizes of the config and of the model's
+        class."""
         sizes = self.rotation.sizes
         if sizes["qk_rope_head_dim"] is None:
             self.rotation.sizes = {**sizes, "head_dim": head}
@@ -107,7 +108,7 @@ class Config:
     # -- Axes --
 
     def has_axes(self):
-        """Whether positions of several axes, if the file has some, have a meaning for this model."""
+        """Whether positions of several axes, if the file has them, have a meaning for this model."""
         if not self.uses_axes:
             return False
         if self.options.axis_map is not None:
@@ -119,7 +120,7 @@ class Config:
         return self.options.axis_sections or self.rotation.rope.get("mrope_section")
 
     def pair_axis(self, pairs):
-        """The axis of each pair."""
+        """Returns the axis of each pair."""
         options = self.options
         with self.refusing():
             if options.axis_map is None:
@@ -130,7 +131,7 @@ class Config:
             except Error as error:
                 if error.argument != "mrope_interleaved":
                     raise
-                known = None  # no order is known
+                known = None  # the order is unknown
         if known not in (None, said):
             refuse("--axis-map: the command line says something else than %s: mrope_section", self.path)
         return said
@@ -145,7 +146,7 @@ def _has_axes(group):
 
 
 class _Refusing:
-    """Refuses what the readers of configs refuse, in the name of the config's file."""
+    """Turns errors of the readers of configs into refusals that name the config's file."""
 
     def __init__(self, path):
         self.path = path

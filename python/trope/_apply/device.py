@@ -1,4 +1,4 @@
-"""Where the calls are made: on the CPU, or by PyTorch on a GPU. F32, F16 and BF16 have the same bits on both."""
+"""The devices of calls: the CPU, or a GPU through PyTorch. F32, F16 and BF16 have the same bits on both."""
 
 import numpy as np
 
@@ -25,10 +25,10 @@ def find_device(options):
 
 
 def _find_torch():
-    """PyTorch, or why there is no GPU."""
+    """Returns PyTorch, or the reason why there is no GPU."""
     try:
         import torch
-    except Exception as error:  # an installation may be broken in many ways
+    except Exception as error:  # a broken installation may raise anything
         return "PyTorch cannot be imported: %s" % error
     if not torch.cuda.is_available():
         return "PyTorch has no CUDA device"
@@ -50,7 +50,7 @@ class Cpu:
         return (trope.rotate_backward if backward else trope.rotate)(x, out=out, **arguments)
 
     def _rotate_by_isa(self, backward, x, out, arguments):
-        """The same with one instruction set, for which trope.rotate has no argument."""
+        """Rotates x with one instruction set. trope.rotate has no argument for it."""
         arrays = {name: _arrays.describe(arguments[name], name) for name in ARRAYS if arguments.get(name) is not None}
         src, dst = _arrays.describe(x, "tensors[0]"), _arrays.describe_destination(out, "out[0]")
         spec, side = resolve([src], {**arguments, **arrays})
@@ -65,7 +65,7 @@ class Cuda:
         self.torch = torch
 
     def rotate(self, backward, x, out, arguments):
-        """Rotates a copy of x on the device into `out`, which may be x."""
+        """Rotates a copy of x on the device, and copies the result to `out`, which may be x."""
         on_device = {name: self._upload(arguments[name]) for name in ARRAYS if arguments.get(name) is not None}
         function = trope.rotate_backward_ if backward else trope.rotate_
         result = function(self._upload(x), **{**arguments, **on_device})
@@ -74,7 +74,7 @@ class Cuda:
             arguments["status"][:] = on_device["status"].cpu().numpy()
 
     def _host(self, array):
-        """A tensor that shares the memory of an array."""
+        """Returns a tensor that shares the memory of an array."""
         if isinstance(array, Bf16):
             return self.torch.from_numpy(array.bits.view(np.int16)).view(self.torch.bfloat16)
         return self.torch.from_numpy(array)

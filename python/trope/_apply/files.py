@@ -1,6 +1,7 @@
-"""Safetensors files: the header is read once, and the tensors by their offsets, as bytes.
+"""Safetensors files: the header is read once, and tensors are read by their offsets, as bytes.
 
-The library safetensors checks a file. It is not what reads one: it maps the whole file, and NumPy lacks some of its dtypes.
+The library safetensors checks a file, but does not read it, because it maps the whole file, and NumPy lacks some of its
+dtypes.
 """
 
 import json
@@ -13,7 +14,7 @@ import numpy as np
 
 from .refused import refuse, refuse_file, refuse_tensor
 
-CHUNK = 1 << 22  # bytes that are read, compared or copied at once
+CHUNK = 1 << 22  # the number of bytes that are read, compared or copied at once
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8", "C64": "<f4"}
 REAL = ("F64", "F32", "F16", "BF16")
 _OTHER_FORMATS = (
@@ -25,7 +26,7 @@ _OTHER_FORMATS = (
 
 
 class Bf16:
-    """An array of uint16 that the library reads as bfloat16, which NumPy lacks."""
+    """An array of uint16 that the library reads as bfloat16, which NumPy does not have."""
 
     dtype = "bfloat16"
 
@@ -38,9 +39,9 @@ class Bf16:
 
 
 class Tensor:
-    """A tensor of a file. The data lies at bytes `begin` to `end` of the file.
+    """A tensor of a file. Its data is at bytes `begin` to `end` of the file.
 
-    data  its bits [shape], for C64 with a last dim of 2 floats; None until load() has been called
+    data  its bits [shape], for C64 with a last dim of 2 floats; None until load() is called
     """
 
     __slots__ = ("name", "dtype", "shape", "begin", "end", "data")
@@ -60,28 +61,28 @@ class Tensor:
         return math.prod(self.shape)
 
     def view(self, buffer):
-        """The first bytes of a buffer as this tensor's elements; bf16 as uint16."""
+        """Returns the first bytes of a buffer as this tensor's elements, with bf16 as uint16."""
         shape = self.shape + (2,) if self.dtype == "C64" else self.shape
         return buffer[: self.bytes].view(_TYPES[self.dtype]).reshape(shape)
 
 
 def library_array(array, dtype):
-    """The elements as trope.rotate takes them."""
+    """Returns the elements in the form for trope.rotate."""
     return Bf16(array) if dtype == "BF16" else array
 
 
 def to_double(array, dtype):
-    """Elements, or their bits if dtype is BF16, as float64."""
+    """Converts elements, or bits of BF16, to float64."""
     if dtype == "BF16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float64)
 
 
 class TensorFile:
-    """A file, open for reading.
+    """A file that is open for reading.
 
     tensors   its Tensors in the order of their data
-    metadata  the strings that come with them, None if there are none
+    metadata  the strings of the header's metadata, None if there are none
     """
 
     def __init__(self, path):
@@ -103,7 +104,7 @@ class TensorFile:
         self.by_name = {tensor.name: tensor for tensor in self.tensors}
 
     def _read_header(self, size):
-        """The JSON object in the header, checked."""
+        """Returns the JSON object of the header, after checks."""
         start = os.pread(self.descriptor, 8, 0)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         for sign, kind in _OTHER_FORMATS:
@@ -114,7 +115,7 @@ class TensorFile:
         self.data_start = 8 + length
         try:
             entries = json.loads(text, object_pairs_hook=self._unique)
-        except ValueError as error:  # only if the file has been changed meanwhile
+        except ValueError as error:  # happens only if the file has been changed meanwhile
             refuse_file(self.path, "the header is not JSON: %s", error)
         for name, entry in entries.items():
             if name != "__metadata__" and (not isinstance(entry, dict) or len(entry) != 3):
@@ -122,7 +123,7 @@ class TensorFile:
         return entries
 
     def _unique(self, pairs):
-        """The dict of (name, value) pairs. Readers differ in which of two equal names they take."""
+        """Returns the dict of (name, value) pairs. Refuses equal names, because readers differ in which one they use."""
         found = dict(pairs)
         if len(found) != len(pairs):
             names = [name for name, _ in pairs]
@@ -146,7 +147,7 @@ class TensorFile:
             view, at = view[count:], at + count
 
     def load(self, tensor):
-        """The elements of a tensor, which then stay in memory."""
+        """Returns the elements of a tensor, which stay in memory from then on."""
         if tensor.data is None:
             buffer = self.bytes_of(tensor)
             tensor.data = tensor.view(buffer) if tensor.dtype in _TYPES else buffer
@@ -158,7 +159,7 @@ class TensorFile:
         return buffer
 
     def header(self):
-        """The bytes before the data of a file with these tensors, padded so that the data begins at a multiple of 8."""
+        """Returns the header of a file with these tensors, padded so that the data begins at a multiple of 8."""
         entries = {} if self.metadata is None else {"__metadata__": self.metadata}
         end = 0
         for tensor in self.tensors:
@@ -175,7 +176,7 @@ class TensorFile:
 
 
 def _check(path):
-    """Has the library safetensors check a file."""
+    """Checks a file with the library safetensors."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -188,7 +189,7 @@ def _check(path):
 
 
 def allocate(size):
-    """An array of bytes."""
+    """Returns an array of bytes."""
     try:
         return np.empty(size, np.uint8)
     except (MemoryError, ValueError):

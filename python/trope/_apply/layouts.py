@@ -4,7 +4,7 @@ from .files import REAL
 from .options import INT32, LAYOUTS
 from .refused import refuse_tensor, shorten
 
-# Where each layout has batch (None: there is none), tokens, heads and head_dim, and how a message describes it.
+# The dimensions of batch (None: there is none), tokens, heads and head_dim in each layout, and its description in messages.
 _DIMS = {
     "sbhd": (1, 0, 2, 3, "4 dims, [s, b, h, d]"),
     "bshd": (0, 1, 2, 3, "4 dims, [b, s, h, d]"),
@@ -14,12 +14,12 @@ _DIMS = {
 
 
 def refuse_shaped(call, tensor, text, *values):
-    """A refusal that begins with the tensor's dtype and shape: "F32 [2, 3] must ..."."""
+    """Makes a refusal that begins with the tensor's dtype and shape: "F32 [2, 3] must ..."."""
     refuse_tensor(call.file.path, tensor.name, "%s %s", tensor, text % values if values else text)
 
 
 def shape_in(options, tensor, layout):
-    """The tensor's shape as the layout has it, with all heads apart; None if it cannot have this layout.
+    """Returns the tensor's shape in the layout, with a dimension for heads, or None if the layout does not fit.
 
     With --head-dim, the last of 3 dims may hold all heads.
     """
@@ -33,7 +33,7 @@ def shape_in(options, tensor, layout):
 
 
 def sizes(layout, shape):
-    """(batch, tokens, heads, head_dim) of a shape in a layout."""
+    """Returns (batch, tokens, heads, head_dim) of a shape in a layout."""
     batch, *others, _ = _DIMS[layout]
     return (1 if batch is None else shape[batch], *(shape[dim] for dim in others))
 
@@ -43,7 +43,7 @@ def _cu_seqlens_end(tensor):
 
 
 def _others_fit(call, batch, tokens):
-    """Whether position_ids, start_positions, cu_seqlens and tables can be those of so many tokens."""
+    """Whether position_ids, start_positions, cu_seqlens and tables fit this number of tokens."""
     group = call.group
     ids, starts, cu_seqlens = group.get("position_ids"), group.get("start_positions"), group.get("cu_seqlens")
     if ids is not None and ids.shape and ids.shape[-1] != tokens:
@@ -69,14 +69,14 @@ def _fits(call, layout):
 
 
 def _choose_layout(call):
-    """--layout, or else the only one that fits. 3 dims without cu_seqlens may be [batch, tokens, hidden] as well as thd."""
+    """Returns --layout, or the only layout that fits. 3 dims without cu_seqlens may be [batch, tokens, hidden] or thd."""
     first, options = call.group.first(), call.options
     if options.layout is not None:
         return options.layout
     if len(first.shape) not in (3, 4):
         refuse_shaped(call, first, "must have 4 dims, or 3 for thd")
     if len(first.shape) == 3 and "cu_seqlens" in call.group and not options.head_dim:
-        return "thd"  # nothing else has sequences: what does not fit is said in the words of thd
+        return "thd"  # only thd has sequences, so errors describe a tensor that does not fit in terms of thd
     fitting = [layout for layout in LAYOUTS if _fits(call, layout)]
     if fitting == ["thd"] and "cu_seqlens" not in call.group:
         text = (

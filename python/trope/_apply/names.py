@@ -1,4 +1,4 @@
-"""From the names of a file's tensors to groups of tensors that belong together: a group is a call."""
+"""Groups the tensors of a file by their names. A group is a call."""
 
 from .refused import refuse, refuse_file, refuse_tensor, shorten
 
@@ -8,21 +8,21 @@ ROLES = OPERANDS + (
     "freqs", "cos", "sin", "freqs_cis", "cos_sin_cache", "inv_freq", "cu_seqlens", "cu_seqlens_padded", "start_positions",
     "position_ids", "copy",
 )  # fmt: skip
-# What frameworks and models call them.
+# Names in frameworks and models.
 _OTHER_NAMES = {
     "query": "q", "query_states": "q", "q_pe": "q", "q_proj": "q", "key": "k", "key_states": "k", "k_pe": "k", "k_proj": "k",
     "value": "v", "value_states": "v", "v_proj": "v", "rotary_pos_emb": "freqs", "cos_cached": "cos", "sin_cached": "sin",
     "rope_cache": "freqs_cis",
 }  # fmt: skip
-# What has nothing to do with a rotation, and is copied.
+# Tensors that have nothing to do with a rotation and are copied.
 _COPIED = ("attention_mask", "causal_mask", "attn_output", "hidden_states", "input_ids", "labels", "token_type_ids")
 _KNOWN = {**{role: role for role in ROLES if role != "copy"}, **_OTHER_NAMES, **dict.fromkeys(_COPIED, "copy")}
-# Modules of these names hold the angles of the module that they are in.
+# Modules with these names hold the angles of their parent module.
 _ANGLE_MODULES = ("rotary_emb.", "rotary_pos_emb.")
 
 
 class Group(dict):
-    """The tensors of a call by their roles. `prefix` is how the names of the operands begin: "model.layers.3."."""
+    """The tensors of a call by their roles. `prefix` is the common start of the operands' names: "model.layers.3."."""
 
     def __init__(self, prefix):
         super().__init__()
@@ -39,9 +39,9 @@ class Group(dict):
 
 
 def find_groups(file, given):
-    """The groups of a file, and the group and role of each operand by its name.
+    """Returns the groups of a file, and {name: (group, role)} of the operands.
 
-    given: (role, name) pairs of --name. Tensors other than operands, and those of the role copy, are loaded.
+    given: (role, name) pairs of --name. Tensors other than operands and tensors with the role copy are loaded.
     """
     roles = _find_roles(file, given)
     groups, operands, others = {}, {}, {}
@@ -82,12 +82,12 @@ def _find_roles(file, given):
 
 
 def _prefix(name):
-    """A name without its last word: "model.layers.3." of "model.layers.3.q"."""
+    """Returns a name without its last word: "model.layers.3." for "model.layers.3.q"."""
     return name[: name.rfind(".") + 1]
 
 
 def _scope(prefix):
-    """How the prefix of a group has to begin for a tensor with this prefix to go with it."""
+    """Returns the start that a group's prefix must have so that a tensor with this prefix belongs to the group."""
     for module in _ANGLE_MODULES:
         if prefix == module or prefix.endswith("." + module):
             return prefix[: -len(module)]
@@ -95,7 +95,7 @@ def _scope(prefix):
 
 
 def _scopes_around(prefix):
-    """All scopes that a prefix is in: "", "model.", "model.layers.", ..."""
+    """Returns all scopes that contain a prefix: "", "model.", "model.layers.", ..."""
     ends = [at + 1 for at, letter in enumerate(prefix) if letter == "."]
     return [""] + [prefix[:end] for end in ends]
 
@@ -108,7 +108,7 @@ def _add(file, group, role, tensor):
 
 
 def _share(file, groups, others):
-    """Gives each group the tensors of the scopes that it is in, and loads these tensors."""
+    """Gives each group the tensors of the scopes that contain it, and loads these tensors."""
     used = set()
     for group in groups:
         for scope in _scopes_around(group.prefix):

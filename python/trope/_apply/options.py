@@ -1,4 +1,4 @@
-"""The options of the command: what each is called, which values it has, and how it is read."""
+"""The options of the command: their names, their values, and how they are read."""
 
 import argparse
 import math
@@ -26,7 +26,7 @@ the whole table.
 
 --rotary-dim is what inv_freq or the columns of a table show; by --rope-theta it is all of the head from --rotary-offset on."""
 
-# What other programs and config files call an option.
+# Names of the options in other programs and in config files.
 _OTHER_NAMES = {
     "base": "--rope-theta", "theta": "--rope-theta", "rotary-base": "--rope-theta", "rope-base": "--rope-theta",
     "rotary-emb-base": "--rope-theta", "rope-scaling": "--scaling", "rope-type": "--scaling",
@@ -41,7 +41,7 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
-# ---- Text to values, strictly ----
+# ---- Strict conversion of text ----
 
 
 def _whole(low, high):
@@ -56,7 +56,7 @@ def _whole(low, high):
 
 
 def read_number(text):
-    """A finite number; None if the text is none."""
+    """Returns a finite number, or None if the text is none."""
     is_number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII)
     return float(text) if is_number and math.isfinite(float(text)) else None
 
@@ -87,7 +87,7 @@ def _text(text):
 
 
 def _sections(text):
-    """Pairs of each axis."""
+    """Returns the number of pairs of each axis."""
     words = text.split(",")
     if not 3 <= len(words) <= MAX_AXES or not all(re.fullmatch(r"\d{1,18}", word, re.ASCII) for word in words):
         raise argparse.ArgumentTypeError("'%.64s' is not a list of 3 or 4 whole numbers, such as 16,24,24" % text)
@@ -97,7 +97,7 @@ def _sections(text):
 
 
 def _name(text):
-    """(role, name) of "q=layer.0.query"."""
+    """Returns (role, name) for "q=layer.0.query"."""
     role, equals, name = text.partition("=")
     if not role or not name:
         raise argparse.ArgumentTypeError("'%.64s' is not ROLE=NAME, such as q=layer.0.query" % text)
@@ -182,7 +182,7 @@ def make_parser():
 
 
 def _check_word(word):
-    """Refuses a word of the command line that looks like an option and is none; returns the option's name."""
+    """Refuses a word of the command line that looks like an option but is none. Returns the option's name."""
     name = word.partition("=")[0].removeprefix("--")
     if word in ("-h", "--help") or word.startswith("-o") and not word.startswith("--"):
         return "output" if word == "-o" else ""
@@ -200,7 +200,7 @@ def _check_word(word):
 
 
 def _join(argv):
-    """The words with each option and its value in one, so that a value may begin with a dash."""
+    """Joins each option and its value into one word, so that a value may begin with a dash."""
     words, rest = [], list(argv)
     while rest:
         word = rest.pop(0)
@@ -216,7 +216,7 @@ def _join(argv):
 
 
 def read_options(argv):
-    """The options as a namespace, in which None is what is not given."""
+    """Returns the options as a namespace. Options that are not given are None."""
     try:
         options = make_parser().parse_intermixed_args(_join(map(str, argv)))
     except argparse.ArgumentError as error:
@@ -230,7 +230,7 @@ def read_options(argv):
 
 
 def check_options(options):
-    """Refuses what contradicts or has no effect before any file is read."""
+    """Refuses options that contradict each other or have no effect, before any file is read."""
     if options.output is None and options.expect is None:
         refuse("needs -o OUT or --expect FILE")
     if options.ulp is not None and options.expect is None:

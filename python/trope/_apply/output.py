@@ -1,7 +1,7 @@
-"""The file that is written: as a whole or not at all.
+"""Writes a whole file or none.
 
-Where the file system can, it has no name until it is complete, so that whatever ends the program leaves nothing behind.
-Elsewhere it has a name of its own, which signals remove.
+If the file system supports it, the file has no name until it is complete. Then nothing remains, however the program ends.
+Otherwise it has a temporary name, and signals remove it.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import threading
 from .refused import refuse, refuse_file
 
 MOST_LINKS = 40
-# Signals that nothing can handle, or whose handler in Python would never run: the instruction that raised it comes again.
+# Signals that cannot be handled, and signals whose Python handler would never run, because their instruction is repeated.
 _UNHANDLED = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"}
 _HARMLESS = {"SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD", "SIGURG", "SIGWINCH"}
 
 
 class Output:
-    """A file to write; "-" is standard output. A context: what has not been committed when it ends is gone."""
+    """A file to write; "-" is standard output. As a context manager, it removes what has not been committed at its end."""
 
     def __init__(self, path):
         self.path, self.temporary, self.descriptor, self.handled = path, None, -1, {}
@@ -48,7 +48,7 @@ class Output:
         self.close()
 
     def close(self):
-        """Removes what has not been committed."""
+        """Removes a file that has not been committed."""
         if self.path != "-" and self.descriptor >= 0:
             os.close(self.descriptor)
         if self.temporary is not None:
@@ -59,16 +59,16 @@ class Output:
 
     @contextlib.contextmanager
     def _refusing(self, text):
-        """Refuses with the system's reason what it fails at."""
+        """Turns an error of the system into a refusal with the system's reason."""
         try:
             yield
         except OSError as error:
             refuse_file(self.path, "%s: %s", text, error.strerror)
 
-    # -- Where --
+    # -- The place of the file --
 
     def _find_target(self):
-        """The path behind all links, and the status of what is there, None if it is new."""
+        """Returns the path after all links, and the status of the existing file, or None if the file is new."""
         try:
             there = os.stat(self.path)
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class Output:
             folder = os.path.dirname(self.target) or "."
             self.descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # of file systems without such files
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # the file system lacks unnamed files
                 raise
             self._open_named()
 
@@ -104,17 +104,17 @@ class Output:
 
     @contextlib.contextmanager
     def _new_name(self):
-        """A name beside the target, for a file that is made with it. Signals remove the file from its first moment on."""
+        """Yields a new name next to the target. The caller makes the file. Signals remove it from its first moment on."""
         self.temporary = "%s.%s" % (self.target, secrets.token_hex(4))
         self._handle_signals()
         try:
             yield self.temporary
         except OSError:
-            self.temporary = None  # what has the name is somebody else's
+            self.temporary = None  # a file with this name belongs to another program
             raise
 
     def _take_attributes(self, there):
-        """The mode and the owner of the file that is there, or those of a new one."""
+        """Sets the mode and the owner of the existing file, or those of a new file."""
         if there is None:
             mask = os.umask(0)
             os.umask(mask)
@@ -145,7 +145,7 @@ class Output:
             self.temporary = None
 
     def _link(self, name):
-        """Gives the file without a name this one."""
+        """Gives this name to the file without a name."""
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # with a folder, os.link follows the link in /proc
         try:
             os.link("/proc/self/fd/%d" % self.descriptor, name, dst_dir_fd=folder)
@@ -155,7 +155,8 @@ class Output:
     # -- Signals --
 
     def _handle_signals(self):
-        """Removes the named file on every signal that would end the process. Signals that are ignored or handled stay so."""
+        """Removes the named file on every signal that would end the process. Ignored and handled signals are left as they
+        are."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in signal.valid_signals():
@@ -172,12 +173,12 @@ class Output:
 
 
 def follow_links(path):
-    """The path behind links. None for links in /proc, which lead to what is open (as /dev/stdout does), and for loops."""
+    """Returns the path after links. None for loops, and for links in /proc, which lead to open files (like /dev/stdout)."""
     proc = os.stat("/proc/self").st_dev
     for _ in range(MOST_LINKS):
         try:
             text = os.readlink(path)
-        except (OSError, ValueError):  # no link, or nothing is there
+        except (OSError, ValueError):  # no link, or the path does not exist
             return path
         if os.lstat(path).st_dev == proc:
             return None
@@ -186,7 +187,7 @@ def follow_links(path):
 
 
 def is_same(a, b):
-    """Whether two paths lead to one file, which may be a new one."""
+    """Whether two paths lead to one file, which may be new."""
     with contextlib.suppress(OSError, ValueError):
         return os.path.samefile(a, b)
     return os.path.realpath(a) == os.path.realpath(b)

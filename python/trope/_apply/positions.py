@@ -1,4 +1,4 @@
-"""The positions of a call: what the tensors of indices say, and what the library makes of them."""
+"""The positions of a call: the tensors of indices, and the positions that the library computes from them."""
 
 import ctypes
 
@@ -12,7 +12,7 @@ _DTYPES = {"I32": "i32", "I64": "i64"}
 
 
 def read_positions(call):
-    """Reads and checks the tensors of indices; sets those attributes of a call that are about positions."""
+    """Reads and checks the tensors of indices, and sets the attributes of a call that are about positions."""
     _read_cu_seqlens(call)
     _read_start_positions(call)
     _read_position_ids(call)
@@ -26,12 +26,12 @@ def _check_index(call, tensor):
 
 
 def _tokens_of_stream(call):
-    """Tokens of all ranks."""
+    """Returns the number of tokens of all ranks."""
     return call.tokens * (call.options.cp_size or 1)
 
 
 def _check_boundaries(call, tensor):
-    """Boundaries begin with 0. Lengths, which are mistaken for them, mostly do not."""
+    """Checks that boundaries begin with 0. Lengths, a common mistake, usually do not."""
     first = int(tensor.data[0])
     if first:
         are_lengths = int(tensor.data.sum(dtype=np.float64)) == _tokens_of_stream(call)
@@ -78,7 +78,7 @@ def _read_start_positions(call):
 
 
 def _read_position_ids(call):
-    """[tokens], [1 or batch, tokens] or [axes, 1 or batch, tokens]."""
+    """Reads position_ids: [tokens], [1 or batch, tokens] or [axes, 1 or batch, tokens]."""
     options, ids = call.options, call.group.get("position_ids")
     if ids is None:
         return
@@ -95,7 +95,7 @@ def _read_position_ids(call):
         refuse_shaped(call, ids, "are taken as they are on every rank: --cp-size has no effect")
     data = ids.data.reshape(axes, batch, tokens)
     if axes > 1 and not call.has_axis_map() and options.windows == 1 and (data == data[:1]).all():
-        data, axes = data[:1], 1  # as those of plain text
+        data, axes = data[:1], 1  # the axes are equal, as for plain text
     if axes > 1 and not call.has_axis_map() and options.windows != axes:
         text = (
             "has %d axes that differ: --axis-map and --axis-sections say which pairs each of them drives, or --windows %d"
@@ -105,11 +105,11 @@ def _read_position_ids(call):
     call.given["position_ids"] = data if axes > 1 else data[0]
 
 
-# ---- The positions that a call will have ----
+# ---- The positions of the call ----
 
 
 def _fill(call):
-    """trope_args as trope_positions reads them, and the arrays that they point into."""
+    """Returns trope_args with the fields that trope_positions reads, and the arrays that they point into."""
     options, given, axes = call.options, call.given, call.position_axes
     args = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), batch=call.batch, tokens=call.tokens)
     kept = {name: np.ascontiguousarray(array) for name, array in given.items()}
@@ -132,7 +132,7 @@ def _fill(call):
 
 
 def _find_positions(call):
-    """Has the library compute the positions on the host, which also checks the indices."""
+    """Makes the library compute the positions on the host. This also checks the indices."""
     args, kept = _fill(call)
     axes, count = max(call.position_axes, 1), call.batch * call.tokens
     try:
@@ -153,7 +153,7 @@ def _find_positions(call):
     call.counts_tokens = axes == 1 and bool((rotated[0] == index).all())
 
 
-# The tensors that a word in a message of the library speaks of, the first that there is.
+# The tensors that a word in a message of the library refers to. The first one that is present is named.
 _BLAMED = (
     ("cu_seqlens_padded", "cu_seqlens_padded"),
     ("cu_seqlens", "cu_seqlens"),
@@ -165,7 +165,7 @@ _BLAMED = (
 
 
 def refuse_error(call, error, tensor=None):
-    """A refusal of the library, about a tensor of indices if the message speaks of one, or else about `tensor`."""
+    """Makes a refusal of an error of the library. It names a tensor of indices if the message does, otherwise `tensor`."""
     found = [call.group[role] for word, role in _BLAMED if word in str(error) and role in call.group]
     text = option_words(str(error.renamed({"tensors[0]": "the tensor"})))
     for blamed in [*found, *([] if tensor is None else [tensor])]:

@@ -1,10 +1,10 @@
-"""One line on standard error for everything that is refused."""
+"""Refusals: the command prints one line on standard error for each."""
 
 import re
 
 
 class Refused(Exception):
-    """What the command cannot do. str() is the line, without the name of the command."""
+    """An input that the command refuses. str() is the line, without the name of the command."""
 
 
 def refuse(text, *values):
@@ -12,22 +12,22 @@ def refuse(text, *values):
 
 
 def refuse_file(path, text, *values):
-    """A refusal because of a file."""
+    """Makes a refusal because of a file."""
     raise Refused("%s: %s" % (clean(path, keep=True), clean(text % values if values else text)))
 
 
 def refuse_tensor(path, name, text, *values):
-    """A refusal because of a tensor in a file."""
+    """Makes a refusal because of a tensor in a file."""
     refuse_file(path, "tensor '%s': %s", shorten(name), text % values if values else text)
 
 
 def shorten(name):
-    """A name of 64 characters at most: a file may hold any name."""
+    """Shortens a name to 64 characters, because a file may hold any name."""
     return name[:64]
 
 
 def clean(text, keep=False):
-    """The text without characters that end or disturb a line. `keep`: with those beyond ASCII, which a path may have."""
+    """Removes characters that would end or disturb a line. `keep`: keeps those beyond ASCII, which a path may have."""
     return re.sub(r"[\x00-\x1f\x7f]" if keep else r"[^\x20-\x7e]", "?", text)
 
 
@@ -44,7 +44,7 @@ _OPTIONS = {
 
 
 def option_words(text):
-    """A message of the library with options for arguments: a word with a value behind it, or in the first place."""
+    """Replaces arguments in a message of the library by options: a word at the start, or a word with a value after it."""
 
     def option(match):
         word, behind = match.groups()

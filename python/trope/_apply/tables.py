@@ -1,7 +1,7 @@
-"""Tables of angles, or of cosines and sines: how their dims are read, what is none, and what their columns look like.
+"""Tables of angles, or of cosines and sines: the meaning of their dims and columns, and the checks that they are tables.
 
-A table has rows and columns. Which dims are rows, batch or axes, and which element of a head a column belongs to, is read
-from the data. If two readings fit, the call is refused with the option that chooses.
+A table has rows and columns. The data decides which dims are rows, batch or axes, and which element of a head a column
+belongs to. If two readings fit, the call is refused, and the error names the option that chooses.
 """
 
 import itertools
@@ -14,12 +14,12 @@ from .files import CHUNK, REAL, to_double
 from .layouts import refuse_shaped
 from .refused import refuse, shorten
 
-LAYOUTS = {"sd": "s", "bsd": "bs", "sbd": "sb", "asd": "as", "absd": "abs"}  # their dims before the columns
+LAYOUTS = {"sd": "s", "bsd": "bs", "sbd": "sb", "asd": "as", "absd": "abs"}  # the dims before the columns
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Reading(NamedTuple):
-    """One way to read the dims of a table. dims: those of axes, batch and rows, None where there is one for all."""
+    """One way to read the dims of a table. dims: the dims of axes, batch and rows, None where there is one for all."""
 
     axes: int
     batch: int
@@ -32,7 +32,7 @@ class Table:
 
     tensor   the tensor that messages name; `sine` is a second one, or None
     parts    the angles, or the cosines and the sines: arrays [leading dims, columns]
-    arrays   the same as [axes, batch, rows, columns], once it is known what the dims are
+    arrays   the parts as [axes, batch, rows, columns], after the dims have been identified
     """
 
     def __init__(self, call, role, tensor):
@@ -50,7 +50,7 @@ class Table:
     # -- Dims --
 
     def _readings(self, batch, rows, has_axes):
-        """The ways to read the dims that fit: {Reading: name of the layout}."""
+        """Returns the readings of the dims that fit: {Reading: name of the layout}."""
         found = {}
         for name, letters in LAYOUTS.items():
             if self.call.options.table_layout not in (None, name):
@@ -67,7 +67,7 @@ class Table:
         return found
 
     def fits(self, batch, tokens):
-        """Whether the table can have this batch and so many tokens, as far as it is known before the positions are."""
+        """Whether the table can have this batch and number of tokens, as far as this is known before the positions are."""
         group = self.call.group
         is_by_index = not any(role in group for role in ("position_ids", "start_positions", "cu_seqlens"))
         rows = tokens if is_by_index and self.call.options.out_of_range is None else 1
@@ -80,7 +80,7 @@ class Table:
         if not 1 <= len(self.leading) <= 4:
             self.refuse("must be [rows, cols], with batch, axes or dims of 1 before or behind the rows")
         has_axes, needed = call.has_axes(), 1
-        # First with rows enough for the positions. So a table that is too short is told from one that does not fit.
+        # Try readings with enough rows for the positions first, to distinguish a short table from one that does not fit.
         if options.out_of_range is None and call.position_axes <= 1:
             needed = min(call.last_position + 1, call.tokens)
         found = self._readings(call.batch, needed, has_axes) or self._readings(call.batch, 1, has_axes)
@@ -98,7 +98,8 @@ class Table:
         self.reading = next(iter(found))
 
     def _choose_rows(self):
-        """Which row a token has: that of its position, or its own, as in tables that a model has made for its tokens."""
+        """Decides which row a token uses: the row of its position, or its own row, as in tables that a model made for its
+        tokens."""
         call, said, rows = self.call, self.call.options.table_rows, self.reading.rows
         if said == "tokens" and rows != call.tokens:
             self.refuse("must have as many rows as there are tokens (%d), with --table-rows tokens", call.tokens)
@@ -119,7 +120,7 @@ class Table:
             refuse_shaped(call, blamed, text, call.first_position, call.last_position, name, rows - 1)
 
     def _arrange(self, part):
-        """[leading dims, columns] as [axes, batch, rows, columns], a view."""
+        """Returns [leading dims, columns] as [axes, batch, rows, columns], a view."""
         dims = [dim for dim in self.reading.dims if dim is not None]
         index = tuple(slice(None) if dim in dims else 0 for dim in range(len(self.leading)))
         part = part[index].transpose(*(sorted(dims).index(dim) for dim in dims), -1)
@@ -151,7 +152,7 @@ class Table:
         return [data] if self.sine is None else [data, self.sine.data]
 
     def read(self):
-        """Finds out what the dims are, and refuses what is no table."""
+        """Identifies the dims, and refuses tensors that are no tables."""
         self._check_type()
         self._read_dims()
         self._choose_rows()
@@ -170,19 +171,19 @@ class Table:
         self._check_origins()
 
     def _blocks(self):
-        """The parts, a number of rows at a time, as arrays [rows, columns]."""
+        """Yields the parts, a number of rows at a time, as arrays [rows, columns]."""
         flat = [part.reshape(-1, self.columns) if part.flags.c_contiguous else self._flatten(part) for part in self.parts]
         step = max(1, CHUNK // 4 // self.columns)
         for at in range(0, len(flat[0]), step):
             yield [part[at : at + step] for part in flat]
 
     def _flatten(self, part):
-        """[rows, columns] of half of a tensor, without a copy: the rows have one distance."""
+        """Returns [rows, columns] of half of a tensor, without a copy: the rows have a constant distance."""
         row = self.columns * (2 if self.role in ("freqs_cis", "cos_sin_cache") else 1) * part.itemsize
         shape = (part.size // self.columns, self.columns)
         return np.lib.stride_tricks.as_strided(part, shape, (row, part.strides[-1]), writeable=False)
 
-    # -- What is no table --
+    # -- Checks of tables --
 
     def _check_finite(self, tensor):
         flat = tensor.data.reshape(-1)
@@ -195,9 +196,9 @@ class Table:
                 refuse_shaped(self.call, tensor, "holds %s, in element %d", kind, at + i)
 
     def _check_factor(self):
-        """cos^2 + sin^2 is 1, or the square of an attention factor, in every entry.
+        """Checks that cos^2 + sin^2 is 1, or the square of an attention factor, in every entry.
 
-        The entries show how they were rounded: a file may hold bf16 numbers as F32.
+        The entries show how they were rounded, because a file may hold bf16 numbers as F32.
         """
         least, most, digits = np.inf, 0.0, 0
         for block in self._blocks():
@@ -207,7 +208,7 @@ class Table:
             for values in (cos, sin):
                 digits |= int(np.bitwise_or.reduce(values.view(np.uint64), axis=None)) & (2**52 - 1)
         bits = 53 - ((digits & -digits).bit_length() - 1) if digits else 1
-        # Two roundings of each are up to 8 units, and the sine and cosine of a GPU a few more in F32.
+        # Two roundings of each are up to 8 units. The sine and cosine of a GPU add a few more in F32.
         rounding = 12 * 2.0 ** -min(max(bits, 8), 24) + 2.0**-18
         if not (least > 0 and np.isfinite(most) and most - least <= rounding * most):
             text = (
@@ -217,15 +218,15 @@ class Table:
             self.refuse(text, least, most)
 
     def _turns(self, rows):
-        """Whether each of these rows [.., columns] of the parts turns anything."""
+        """Whether each of these rows [.., columns] of the parts rotates anything."""
         values = [to_double(part, self.dtype) for part in rows]
         wrong = values[0] != 0 if self.is_angle else (values[1] != 0) | (values[0] <= 0)
         return wrong.any(axis=-1)
 
     def _check_origins(self):
-        """Nothing turns at position 0.
+        """Checks that position 0 rotates nothing.
 
-        If the rows are those of tokens, tensors of indices and ranks say which tokens are at position 0.
+        If the rows belong to tokens, tensors of indices and ranks determine which tokens are at position 0.
         """
         call, reading = self.call, self.reading
         is_known = call.given or (call.options.cp_size or 1) > 1
@@ -256,7 +257,7 @@ class Table:
     # -- Columns --
 
     def signs(self):
-        """(halves, neighbours, all): whether these columns are equal in every row, within each window."""
+        """Returns (halves, neighbours, all): whether these columns are equal in every row, within each window."""
         windows = self.call.options.windows
         if self.columns % (2 * windows):
             return False, False, False
