@@ -64,7 +64,7 @@ def _check_other_tensor(value, name):
 
 
 def shown_type(value):
-    """Checks None, or the name of a type."""
+    """Returns "None", or the name of the value's type, for a message."""
     return "None" if value is None else "a " + type(value).__name__
 
 

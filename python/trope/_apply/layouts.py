@@ -14,7 +14,7 @@ _DIMS = {
 
 
 def refuse_shaped(call, tensor, text, *values):
-    """Makes a refusal that begins with the tensor's dtype and shape: "F32 [2, 3] must ..."."""
+    """Raises a refusal that begins with the tensor's dtype and shape: "F32 [2, 3] must ..."."""
     refuse_tensor(call.file.path, tensor.name, "%s %s", tensor, text % values if values else text)
 
 

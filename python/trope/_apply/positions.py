@@ -165,7 +165,7 @@ _BLAMED = (
 
 
 def refuse_error(call, error, tensor=None):
-    """Makes a refusal of an error of the library. It names a tensor of indices if the message does, otherwise `tensor`."""
+    """Raises a refusal of an error of the library. It names a tensor of indices if the message does, otherwise `tensor`."""
     found = [call.group[role] for word, role in _BLAMED if word in str(error) and role in call.group]
     text = option_words(str(error.renamed({"tensors[0]": "the tensor"})))
     for blamed in [*found, *([] if tensor is None else [tensor])]:

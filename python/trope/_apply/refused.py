@@ -12,12 +12,12 @@ def refuse(text, *values):
 
 
 def refuse_file(path, text, *values):
-    """Makes a refusal because of a file."""
+    """Raises a refusal because of a file."""
     raise Refused("%s: %s" % (clean(path, keep=True), clean(text % values if values else text)))
 
 
 def refuse_tensor(path, name, text, *values):
-    """Makes a refusal because of a tensor in a file."""
+    """Raises a refusal because of a tensor in a file."""
     refuse_file(path, "tensor '%s': %s", shorten(name), text % values if values else text)
 
 

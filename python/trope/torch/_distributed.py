@@ -102,8 +102,8 @@ def _kinds(layout, tensors, names):
 
 
 def _check_shards(x, name, shares_heads, heads):
-    """Refuses uneven shards on all ranks alike: a rank without heads would be refused alone, and shared heads need equal
-    shards."""
+    """Refuses a split that leaves a rank without elements, and unequal shards where they must be equal, as for shared
+    heads. All ranks decide alike: otherwise a rank without elements would be refused alone."""
     for dim, size in enumerate(x.shape):
         split = [m for m, p in enumerate(x.placements) if p.is_shard(dim) or p.is_shard(dim - x.dim())]
         ranks = math.prod([x.device_mesh.size(m) for m in split])

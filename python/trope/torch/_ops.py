@@ -115,8 +115,8 @@ class Operators:
 
 
 def no_gradients_beside(spec):
-    """Returns the gradients of the arguments after freqs. torch.library passes an empty list of tensors, and expects a list
-    back."""
+    """Returns the gradients of an operator's last arguments, after freqs. They are None, but torch.library passes an empty
+    list as a list of tensors, and expects a list back."""
     settings = [[] if isinstance(option, (list, tuple)) and not option else None for option in spec[: len(SETTINGS)]]
     return (None,) * (SIDE - 1) + tuple(settings)
 
