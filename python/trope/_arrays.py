@@ -73,8 +73,7 @@ class Array:
 
 
 def _by_interface(x, interface, device, argument):
-    """Describes an array by numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba). Their strides are in
-    bytes."""
+    """Describes an array by numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba): strides in bytes."""
     try:
         return _read_interface(x, interface, device, argument)
     except Error:

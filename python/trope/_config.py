@@ -169,8 +169,7 @@ class Keys:
 
 
 def _unique(pairs):
-    """Returns the dict of (key, value) pairs of a JSON object. Refuses equal keys, because readers differ in which one they
-    use."""
+    """Returns the dict of a JSON object's (key, value) pairs. Refuses equal keys, because readers use different ones."""
     found = dict(pairs)
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]

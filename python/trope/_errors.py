@@ -25,8 +25,7 @@ class Error(ValueError):
         return str(self.args[0]) if self.args else ""
 
     def renamed(self, names):
-        """Returns the same error with other names of arguments. `names` maps our names to the caller's: {"tensors[0]":
-        "q"}."""
+        """Returns the same error with other names of arguments. `names` maps our names to others: {"tensors[0]": "q"}."""
         pattern = "|".join(r"(?<![\w.])%s(?![\w])" % re.escape(name) for name in sorted(names, key=len, reverse=True))
         message = re.sub(pattern, lambda match: names[match.group()], str(self))
         return Error(message, names.get(self.argument, self.argument), self.status)

@@ -23,8 +23,7 @@ _NUMBERS = [name for name, type_, *_ in Args._fields_ if name in Spec._fields an
 
 
 class Meta(NamedTuple):
-    """The properties of an array except its address. Strides count elements, dtype is str()'s name, device "cpu" or
-    "cuda"."""
+    """The properties of an array without its address. Strides count elements, dtype is its name, device "cpu" or "cuda"."""
 
     shape: tuple
     strides: tuple
@@ -79,8 +78,7 @@ def _flat(meta, size, argument, what):
 
 
 def _sizes(layout, meta, argument):
-    """Returns [batch, tokens, groups, heads, head_dim] and their strides. Without groups in the layout, there is one
-    group."""
+    """Returns [batch, tokens, groups, heads, head_dim] and their strides. A layout without groups has one group."""
     shape, strides = meta.shape, meta.strides
     if len(shape) != len(layout):
         message = "%s has shape %s, which is not %s (layout %r)"
@@ -275,8 +273,7 @@ class Plan:
             raise Error("%s must be contiguous, and has strides %s" % (argument, list(meta.strides)), argument)
 
     def _table_strides(self, meta, argument):
-        """Returns the strides of axis, batch, row and column. They are 0 for dimensions that are missing or have one
-        entry."""
+        """Returns the strides of axis, batch, row and column: 0 for dimensions that are missing or have one entry."""
         find_columns(meta, argument)
         shape, strides = tuple(meta.shape), tuple(meta.strides)
         lacking = 4 - len(shape)

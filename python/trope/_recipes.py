@@ -329,8 +329,7 @@ class Rotary:
         return itertools.product(("bhsd", "bshd", "thd"), _KINDS, unsqueeze_dims)
 
     def _make(self, columns, form, dtype=torch.float32, table_dtype=torch.float32, tokens=(5, 5), rows=5, more=None):
-        """Makes random q and k (or x), tables, unsqueeze_dim, and the other arguments. `more` may have the rows of
-        cos_k."""
+        """Makes random q and k (or x), tables, unsqueeze_dim and the other arguments. `more` may have cos_k's rows."""
         layout, kind, unsqueeze_dim = form
         generator = torch.Generator().manual_seed(7)
 
@@ -375,8 +374,7 @@ class Rotary:
     # The results of the function.
 
     def _find_recipe(self):
-        """Finds the recipe without the roundings of other dtypes. The first accepted columns show if a part of a head may
-        rotate."""
+        """Finds the recipe without roundings of other dtypes. The first accepted columns show if a head may rotate in part."""
         taken = False
         for self.columns in (self.head_dim // 4, self.head_dim // 2, self.head_dim):
             for form in self._forms():

@@ -202,8 +202,7 @@ def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
 
 
 class _Rotation(Function):
-    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). It can be differentiated
-    again."""
+    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). Differentiable again."""
 
     @staticmethod
     def forward(ctx, transposed, run, x, *tables):

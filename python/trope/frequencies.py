@@ -81,8 +81,7 @@ class Frequencies:
 
     @property
     def phase_steps(self):
-        """Returns inv_freq as phase_step of a call: a ctypes array of c_uint64 [pairs], in 2^-64 turns per position. It is
-        made once."""
+        """Returns inv_freq as phase_step of a call: always the same ctypes array of c_uint64, 2^-64 turns per position."""
         return self._phase_steps
 
     def _refuse(self, name, value=None):
@@ -274,8 +273,7 @@ class Rotation:
     # -- Sizes --
 
     def partial(self):
-        """Returns partial_rotary_factor, or the constant one of the model's class unless there is a qk_rope_head_dim, or
-        None."""
+        """Returns partial_rotary_factor, or the model class's unless there is a qk_rope_head_dim, or None."""
         value, of_class = self.get("partial_rotary_factor"), of_model(CLASS_PARTIAL, self.model_type)
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None

@@ -41,8 +41,7 @@ def _check_format(value, argument):
 
 
 def _word_of(value):
-    """Returns the word of qkv_format. TransformerEngine's NVTE_QKV_Format is read by name, because its numbers have
-    changed."""
+    """Returns the word of qkv_format. NVTE_QKV_Format is read by name, because TransformerEngine changed its numbers."""
     word = value if isinstance(value, str) else getattr(value, "name", None)
     return word.removeprefix("NVTE_").lower() if isinstance(word, str) else value
 
@@ -54,8 +53,7 @@ def _check_qkv_format(value, argument):
 
 
 def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None, batch=1):
-    """Returns [positions, d2] of [positions, 1, 1, d2]. If `batch` is b, also [b, positions, d2] of [positions, b, 1,
-    d2]."""
+    """Returns [positions, d2] of [positions, 1, 1, d2], or [b, positions, d2] of [positions, b, 1, d2] if `batch` is b."""
     head_dim = x.shape[-1] if head_dim is None else head_dim
     if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] != 1:
         shapes = "[positions, 1, 1, d2]" + (" or [positions, %d, 1, d2]" % batch if batch != 1 else "")
@@ -84,8 +82,7 @@ def _check_dims(x, tensor_format, argument):
 
 
 def _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank):
-    """Returns the options of trope.torch.rotate. Tokens after the last sequence become 0. TransformerEngine does not write
-    them."""
+    """Returns the options of trope.torch.rotate. Tokens after the last sequence (unwritten by the original) become 0."""
     pairing = "interleaved" if interleaved else "half"
     options = dict(layout=tensor_format, pairing=pairing, angle_columns=pairing, start_positions=start_positions)
     options.update(cp_size=cp_size, cp_rank=cp_rank, cp_layout="zigzag")
@@ -152,8 +149,7 @@ _apply = Function.apply.__func__  # torch.compile does not support super() here
 
 
 class _Rope(Function):
-    """apply(t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank), with checked
-    arguments."""
+    """apply(t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank), arguments checked."""
 
     @staticmethod
     def forward(ctx, t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank):
@@ -323,8 +319,7 @@ def _prepare_qkv(
 
 
 def _rotate_qkv(qkv, argument, q_freqs, k_freqs, *words):
-    """Returns q, k and v of the packed tensor, without autograd. `words` are the arguments of _prepare_qkv from split
-    on."""
+    """Returns q, k and v of the packed tensor, without autograd. `words` are _prepare_qkv's arguments from split on."""
     sizes, options = _prepare_qkv(qkv, argument, q_freqs, k_freqs, *words)
     if not _is_eager((qkv,)):
         return _compose_qkv(qkv.detach(), q_freqs, k_freqs, sizes, options)

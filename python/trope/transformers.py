@@ -96,8 +96,7 @@ def _name_of(thing):
 
 
 class _Search:
-    """found: {function: _Rotary} of the functions that a model's methods name, directly or through functions of their
-    modules."""
+    """found: {function: _Rotary} of the functions that a model's methods name, directly or through other functions."""
 
     def __init__(self, model):
         self.found, self._refused, self._reaches = {}, {}, {}
@@ -226,8 +225,7 @@ _lock = _threading.Lock()
 
 
 def _rebind(replacements):
-    """Replaces values in all modules of Python. replacements: {old: new}. (Models import each other's functions by
-    value.)"""
+    """Replaces values in all modules of Python, {old: new}: models import each other's functions by value."""
     by_id = {id(old): new for old, new in replacements.items()}
     for module in list(_sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
@@ -313,8 +311,7 @@ class Patch:
         self._ended = self._norms_ended = None
 
     def _counts(self):
-        """Returns (calls, traced calls) of each function. Code compiled for an earlier Patch of a function also runs in
-        this one."""
+        """Returns (calls, traced calls) of each function. Code compiled for an earlier Patch also runs in this one."""
         return self._ended or [(rotary.calls - before, rotary.traced) for rotary, before in self._rotaries]
 
     def _norms(self):

@@ -79,8 +79,7 @@ def _said_width(call):
 
 
 def _width_by_rule(call):
-    """Returns the width without a table: by default the whole head from --rotary-offset on. Heads must then have one
-    size."""
+    """Returns the width without a table: by default the head from --rotary-offset on. Heads must then have one size."""
     offset, said = call.options.rotary_offset, _said_width(call)
     if said is not None:
         return said

@@ -184,8 +184,7 @@ class Call:
     # -- Making the call --
 
     def rotate(self, tensor, source, result, device):
-        """Rotates an operand. `source` and `result` are its elements and may be one array. Returns the TROPE_STATUS_
-        bits."""
+        """Rotates an operand. `source` and `result` are its elements, also as one array. Returns the TROPE_STATUS_ bits."""
         shape, head = self.shape_of(tensor), self.head_of(tensor)
         arguments = {**self.arguments, "rotary_dim": self.rotary_dim, "rotary_offset": self.offset_in(head)}
         if self.options.out_of_range == "poison":

@@ -95,8 +95,7 @@ class Config:
         return width
 
     def _width(self, head):
-        """Returns the width in a head of the tensors. It has priority over the sizes of the config and of the model's
-        class."""
+        """Returns the width in a head of the tensors. Their size has priority over the config's and the model's class's."""
         sizes = self.rotation.sizes
         if sizes["qk_rope_head_dim"] is None:
             self.rotation.sizes = {**sizes, "head_dim": head}

@@ -155,8 +155,7 @@ class Output:
     # -- Signals --
 
     def _handle_signals(self):
-        """Removes the named file on every signal that would end the process. Ignored and handled signals are left as they
-        are."""
+        """Removes the named file on every signal that would end the process. Leaves ignored and handled signals alone."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in signal.valid_signals():

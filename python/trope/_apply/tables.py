@@ -98,8 +98,7 @@ class Table:
         self.reading = next(iter(found))
 
     def _choose_rows(self):
-        """Decides which row a token uses: the row of its position, or its own row, as in tables that a model made for its
-        tokens."""
+        """Decides which row a token uses: its position's row, or its own, as in tables that a model made for its tokens."""
         call, said, rows = self.call, self.call.options.table_rows, self.reading.rows
         if said == "tokens" and rows != call.tokens:
             self.refuse("must have as many rows as there are tokens (%d), with --table-rows tokens", call.tokens)

@@ -116,8 +116,7 @@ class RotaryEmbedding(torch.nn.Module):
         self._cos_k_cached, self._sin_k_cached = (cos / scale).to(dtype), (sin / scale).to(dtype)
 
     def _find_scale(self, seqlen, device, dtype):
-        """Returns the factors (seqlen, dim / 2) of XPos. q is multiplied by them at each position, and k is divided by
-        them."""
+        """Returns XPos' factors (seqlen, dim / 2) at each position. q is multiplied by them, and k is divided by them."""
         largest = (3.5 ** (((seqlen + 1) // 2) / self.scale_base)) if seqlen < 512 * self.scale_base else float("inf")
         if largest > torch.finfo(dtype).max:
             message = "scale_base is %s: with %d positions XPos scales by up to 3.5 ** (%d / scale_base), which %s has not"

@@ -144,8 +144,7 @@ def _launches(parts, call, in_place):
 
 
 def _rotate_tensors(function, parts, call, source, out=None):
-    """Calls function (rotate, rotate_ or rotate_backward) for the tensors in `source`, and writes to the tensors in
-    `out`."""
+    """Calls function (rotate, rotate_ or rotate_backward) for the tensors in `source`, and writes to those in `out`."""
     for places, cos, sin in _launches(parts, call, out is None):
         widths = tuple([2 * cos.shape[1] if i < parts.rotated else COPY for i in places])
         more = {} if out is None else {"out": [out[i] for i in places]}
@@ -168,8 +167,7 @@ def _restore(form, tensors):
 
 
 class _Rotate(torch.autograd.Function):
-    """M x or M' x of the tensors in one tensor, as a new tensor: apply(transposed, parts, form, x, *tensors of the
-    call)."""
+    """M x or M' x of the tensors in one tensor, in a new one: apply(transposed, parts, form, x, *tensors of the call)."""
 
     @staticmethod
     def forward(ctx, transposed, parts, form, x, *tensors):
@@ -292,8 +290,7 @@ def _tell_autograd(parts, call, x):
 
 
 def rotate_in_place(name, parts, call, x):
-    """Rotates x and returns it. For leaves and tensors that autograd does not let change, it returns another tensor of its
-    data."""
+    """Rotates x and returns it, or, for tensors that autograd does not let change, another tensor of its data."""
     if not _rotations._is_eager((x,)):
         parts.split(x, name)
         if x.requires_grad and torch.is_grad_enabled():

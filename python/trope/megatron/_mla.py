@@ -244,8 +244,7 @@ def fused_apply_mla_rope_for_kv(
     cu_seqlens=optional(indices), **_CP,
 )  # fmt: skip
 def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1):
-    """Makes [..., h, nope_dim + emb_dim] in one launch from nope [..., h, nope_dim] and the rotated rope [..., h,
-    emb_dim]."""
+    """Makes [..., h, nope_dim + emb_dim] in one launch from nope [..., h, nope_dim] and rotated rope [..., h, emb_dim]."""
     _te._check_dims(rope, "sbhd" if cu_seqlens is None else "thd", "rope")
     nope_dim, emb_dim = nope.shape[-1] if nope.dim() else 0, rope.shape[-1]
     if nope.shape[:-1] != rope.shape[:-1] or nope.dim() != rope.dim() or nope_dim < 1:

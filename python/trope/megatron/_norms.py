@@ -212,8 +212,7 @@ class Fusion:
         self._class.forward, self._is_active = self._forward, True
 
     def undo(self):
-        """Undoes start. If another library has wrapped forward since then, its wrapper stays and calls Megatron's
-        forward."""
+        """Undoes start. If another library has wrapped forward, the wrapper stays and calls Megatron's forward."""
         self._is_active = False
         if vars(self._class).get("forward") is self._forward:
             if self._before is None:
@@ -260,8 +259,7 @@ class Fusion:
         return forward
 
     def _find_rotated(self, attention, given):
-        """Returns the names of the norms before a rotation. In inference, k is cached, so the modules compute both
-        norms."""
+        """Returns the names of the norms before a rotation. In inference, which caches k, modules compute both norms."""
         config, angles = attention.config, given.get("rotary_pos_emb")
         if config.no_rope_freq and config.no_rope_freq[attention.layer_number - 1]:
             return []

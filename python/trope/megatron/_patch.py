@@ -73,8 +73,7 @@ def _check_signature(function, original):
 
 
 def _find_originals():
-    """Returns {function: Megatron's} for the installed Megatron-Core. None: Megatron would take it from
-    TransformerEngine."""
+    """Returns {function: Megatron's} of the installed Megatron-Core. None: it would be TransformerEngine's."""
     originals = {}
     for module_name, functions in _FUNCTIONS.items():
         module = _import(module_name)

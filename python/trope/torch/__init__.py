@@ -315,8 +315,7 @@ def _count_write(t):
 
 
 def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
-    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. Refusals come before
-    it."""
+    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. It refuses first."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
             message = (

@@ -28,8 +28,7 @@ def _spread(names, arrays):
 
 
 def _without_status(names, arrays):
-    """Returns (names, arrays) without the status: a backward reports nothing, so the caller may reset the status
-    meanwhile."""
+    """Returns (names, arrays) without the status. A backward reports nothing, and the caller may reset it meanwhile."""
     if "status" not in names:
         return names, arrays
     at = names.index("status")

@@ -82,8 +82,7 @@ def _kind(layout, x, name, placement):
 
 
 def _kinds(layout, tensors, names):
-    """Returns the kinds of all tensors for each dimension of the mesh. Batch and tokens are split for all tensors or
-    none."""
+    """Returns the kinds of all tensors for each dimension of the mesh. All or none split batch and tokens."""
     for x, name in zip(tensors, names):
         if not is_distributed(x):
             raise Error("%s is an ordinary tensor beside DTensors: pass DTensors, or to_local() of all" % name, name)
@@ -130,8 +129,7 @@ def _dim_of(array, name, kind, has_sequences):
 
 
 def _local_array(array, name, of_mesh, mesh, has_sequences):
-    """Returns this rank's part of an array besides the tensors. Its gradient is summed over ranks with different
-    tensors."""
+    """Returns this rank's part of a side array. Its gradient is summed over ranks with different tensors."""
     placements, gradients = [], []
     for kinds in of_mesh:
         kind = ([kind for kind in kinds if kind != _WHOLE] or [_WHOLE])[0]
@@ -179,8 +177,7 @@ def _shared(value, count):
 
 
 def _results_of_sums(layout, dys, shared, locals_):
-    """Returns (placements of each result, shared_heads of the rank) for rotate_backward. A sum over split heads is
-    Partial."""
+    """Returns (placements of each result, the rank's shared_heads) of rotate_backward. A sum of split heads is Partial."""
     heads, placements, own = DIMS[layout].heads, [], []
     for i, (dy, per_head) in enumerate(zip(dys, shared)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]

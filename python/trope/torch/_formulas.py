@@ -61,8 +61,7 @@ def as_wide(spec, whole, tensors):
 
 
 def _halves(x, spec, pairing):
-    """Returns the first and the second elements of the pairs of a window x[..., R], as views [..., parts, pairs of a
-    part]."""
+    """Returns the first and second elements of the pairs of a window x[..., R], as views [..., parts, pairs of a part]."""
     parts = x.unflatten(-1, (spec.parts, x.shape[-1] // spec.parts))
     if pairing == "interleaved":
         return parts[..., 0::2], parts[..., 1::2]
@@ -105,8 +104,7 @@ def as_cos(g, side):
 
 
 def scale_gradient(api, spec, g, side, tensors, grads):
-    """Returns dL/dg of api.scale. It is the gradient of angles that are 0, where M J x = J x, for x turned back by a
-    quarter."""
+    """Returns dL/dg of api.scale: the gradient of angles that are 0, where M J x = J x, for x turned back by a quarter."""
     turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(tensors)]
     side = side._replace(freqs=torch.zeros_like(g), cos=None, sin=None)
     return api.angle_gradient(spec, side, grads, turned).to(g.dtype)
@@ -153,8 +151,7 @@ def along_freqs(api, transposed, spec, side, g, tensors):
 
 
 def angle_gradient_along_freqs(api, spec, side, dys, xs, g):
-    """Returns the derivative of d_freqs(dy, x, freqs) by freqs in the direction g. Each element depends only on its own
-    angle."""
+    """Returns the derivative of d_freqs(dy, x, freqs) in the direction g. An element depends only on its own angle."""
     sign = -1 if spec.inverse else 1
     minus_turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(xs)]
     return -g * sign * api.angle_gradient(spec, side, list(dys), minus_turned).to(g.dtype)

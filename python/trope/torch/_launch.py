@@ -90,8 +90,7 @@ def _scratch(device):
 
 
 def _keep_alive(device, tensors):
-    """On a side stream, keeps the allocator from reusing the memory of the tensors before the stream has finished with
-    it."""
+    """On a side stream, keeps the allocator from reusing the tensors' memory before the stream has finished with it."""
     if torch.cuda.is_current_stream_capturing():  # a graph keeps its memory anyway
         return
     current = torch.cuda.current_stream(device)
@@ -150,8 +149,7 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=
 
 
 def _without_negations(srcs, dsts, forward_srcs, side, norms):
-    """Copies tensors that are negated lazily, such as the imaginary part of a conjugate. They can be read, but not
-    written."""
+    """Copies tensors that are negated lazily (the imaginary part of a conjugate). They can be read, but not written."""
     of_norms = _flatten(norms)
     written = [*dsts, side.status, side.d_freqs, side.d_inv_freq, *[arrays.d_weight for arrays in norms]]
     for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *of_norms)):

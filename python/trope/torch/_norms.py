@@ -193,8 +193,7 @@ def _widened(spec, of, lists, fill):
 
 
 def _gather(api, spec, side, srcs, xs, weights, rstds):
-    """Returns token_sums of all ranks for each tensor that has ranks. In backward srcs are dys. In forward xs and rstds are
-    None."""
+    """Returns token_sums of all ranks for each tensor that has ranks. Backward: srcs are dys. Forward: no xs and rstds."""
     sums = [None] * len(srcs)
     of = [i for i, has in enumerate(_have_sums(spec)) if has]
     if not of:
@@ -279,8 +278,7 @@ def _formula(api, spec, side, tensors, weights):
 
 
 def _second_derivative(api, spec, side, dys, xs, weights, grads):
-    """Returns the gradients by [freqs], dys, xs and weights of <grads, the backward call's results>. None: 0 or not
-    needed."""
+    """Returns gradients by [freqs], dys, xs and weights of <grads, the backward call's results>. None: 0 or not needed."""
     if any(_have_sums(spec)):
         raise Error("norms: a gradient of a norm over several ranks cannot be differentiated again", "norms")
     if spec.padding == "copy":
@@ -421,8 +419,7 @@ def _ready(rest, count):
 
 
 def _present(*lists):
-    """Returns the tensors that are not None, as operators take them: torch.library does not differentiate by lists with
-    None."""
+    """Returns the tensors that are not None, for operators: torch.library cannot differentiate by lists with None."""
     return [t for given in lists for t in given if t is not None]
 
 
@@ -589,8 +586,7 @@ def launch(spec, side, tensors, out, weights):
 
 
 def launch_backward(spec, side, dys, out, xs, weights, d_weights):
-    """Makes the backward call without autograd. It computes rstd again, and writes to `out`, d_weights and the gradients in
-    side."""
+    """Makes the backward call without autograd. It computes rstd again. Writes to `out`, d_weights and side's gradients."""
     for i, settings in enumerate(spec.norms):
         if settings.group:
             name = "norms[%d].process_group" % i

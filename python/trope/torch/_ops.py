@@ -27,8 +27,7 @@ def _spec_of(options):
 
 
 def _ready_spec(options, count, side):
-    """Returns the Spec for `count` tensors, checked like the keywords of trope.torch.rotate. It makes phase steps only
-    once."""
+    """Returns the checked Spec for `count` tensors. Its phase steps are made only once."""
     spec = _spec_of(options)
     if spec.accumulate:
         raise Error("accumulate is True, and an operator has only new results", "accumulate")
