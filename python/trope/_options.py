@@ -110,7 +110,7 @@ TABLE = {
             every token must be in a sequence."""),
     "stream_positions": Option("bool", False, """True counts positions through the whole packed stream. False counts them in
             each sequence."""),
-    "cp_size": Option("int", None, "context parallel: the number of ranks. Requires cp_rank and cp_layout."),
+    "cp_size": Option("int", None, "context parallel: the number of ranks. Requires cp_rank, and over 1 also cp_layout."),
     "cp_rank": Option("int", None, "context parallel: this rank, 0 to cp_size - 1."),
     "cp_layout": Option("str", None, """context parallel: how tokens are split over the ranks: "contiguous", "zigzag"
             (Megatron-Core), "striped", "flat"."""),

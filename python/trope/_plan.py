@@ -416,8 +416,8 @@ class Plan:
 
     def _find_slots(self, srcs, dsts, forward_srcs, side, norms):
         """Returns where the addresses of the present arrays go, in order: (words of a struct, index of the word, the
-        address to use if the array has no elements). The latter differs for each array, because equal addresses would mean a
-        call in place."""
+        address to use if the array has no elements). The latter differs for each array, because equal addresses would mean
+        a call in place."""
         args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
         slots = []
         for name, metas in (("src", srcs), ("dst", dsts), ("forward_src", forward_srcs)):

@@ -374,7 +374,8 @@ class Rotary:
     # The results of the function.
 
     def _find_recipe(self):
-        """Finds the recipe without roundings of other dtypes. The first accepted columns show if a head may rotate in part."""
+        """Finds the recipe without roundings of other dtypes. The first accepted columns show if heads may rotate in
+        part."""
         taken = False
         for self.columns in (self.head_dim // 4, self.head_dim // 2, self.head_dim):
             for form in self._forms():

@@ -203,8 +203,8 @@ def apply_rotary_pos_emb(
         inverse: True rotates by the negative angles.
         mla_output_remove_interleaving: True, with mla_rotary_interleaved, writes the pair to 2i and 2i + 1.
         max_seqlen: for thd. If freqs has more rows than max_seqlen, it has a row for each token of the stream, not of a
-            sequence. None: this is so if freqs has cu_seqlens[-1] rows. The call may then wait for the GPU, as in main. Left
-            out, as in 0.19.2: this is so if freqs has as many rows as the stream has tokens.
+            sequence. None: this is so if freqs has cu_seqlens[-1] rows. The call may then wait for the GPU, as in main.
+            Left out, as in 0.19.2: this is so if freqs has as many rows as the stream has tokens.
     Return:
         a contiguous tensor like t.
     Raises:
