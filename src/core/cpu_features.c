@@ -9,7 +9,7 @@ int trope_cpu_has(int32_t isa)
         return 1;
 #if defined(__x86_64__)
     case TROPE_ISA_AVX2:
-        /* F16C is older than both; clang's builtin does not know its name. */
+        /* F16C needs no check: it is older than AVX2 and FMA, and clang's builtin does not know its name. */
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case TROPE_ISA_AVX512:
         return trope_cpu_has(TROPE_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

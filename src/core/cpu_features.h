@@ -1,4 +1,4 @@
-/* Which instruction sets this CPU (and operating system) can run. */
+/* Returns whether this CPU and its operating system can run an instruction set (TROPE_ISA_...). */
 #ifndef TROPE_CORE_CPU_FEATURES_H
 #define TROPE_CORE_CPU_FEATURES_H
 

@@ -1,5 +1,5 @@
-/* Division by a number that is known before: a multiplication and a shift, since GPUs divide slowly (T. Granlund and P.
- * Montgomery, "Division by invariant integers using multiplication", PLDI 1994). */
+/* Division by a number that is known in advance: a multiplication and a shift replace it, because GPUs divide slowly (T.
+ * Granlund and P. Montgomery, "Division by invariant integers using multiplication", PLDI 1994). */
 #ifndef TROPE_CORE_DIVIDE_H
 #define TROPE_CORE_DIVIDE_H
 
@@ -11,7 +11,7 @@ typedef struct trope_divisor {
     uint32_t divisor, multiplier, shift;
 } trope_divisor;
 
-/* For a divisor from 1 to 2^31 - 1. Host only. */
+/* Requires a divisor from 1 to 2^31 - 1. Host only. */
 static inline trope_divisor trope_make_divisor(uint32_t divisor)
 {
     trope_divisor d;
@@ -21,7 +21,7 @@ static inline trope_divisor trope_make_divisor(uint32_t divisor)
     return d;
 }
 
-/* n / divisor for n below 2^31. */
+/* Returns n / divisor, for n below 2^31. */
 TROPE_HD uint32_t trope_divide(const trope_divisor *d, uint32_t n)
 {
 #ifdef __CUDA_ARCH__
@@ -32,7 +32,7 @@ TROPE_HD uint32_t trope_divide(const trope_divisor *d, uint32_t n)
     return (high + n) >> d->shift;
 }
 
-/* n / divisor for any n. */
+/* Returns n / divisor, for any n. */
 TROPE_HD int64_t trope_divide_wide(const trope_divisor *d, int64_t n)
 {
     return n >= 0 && n <= INT32_MAX ? (int64_t)trope_divide(d, (uint32_t)n) : n / (int64_t)d->divisor;

@@ -7,19 +7,19 @@
 #include "core/host_device.h"
 #include "trope/trope.h"
 
-/* Bytes of an element of a valid dtype. */
+/* The size of an element of a valid dtype, in bytes. */
 TROPE_HD int32_t trope_element_size(int32_t dtype)
 {
     return dtype == TROPE_F64 ? 8 : dtype == TROPE_F32 ? 4 : 2;
 }
 
-/* Bytes of an index. */
+/* The size of an index (TROPE_I32, TROPE_I64), in bytes. */
 TROPE_HD int32_t trope_index_size(int32_t dtype)
 {
     return dtype == TROPE_I64 ? 8 : 4;
 }
 
-/* What gradients of a table are stored as. */
+/* The dtype of the gradient of a table, for operands of this dtype. */
 TROPE_HD int32_t trope_gradient_dtype(int32_t dtype)
 {
     return dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;

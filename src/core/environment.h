@@ -1,5 +1,6 @@
-/* The floating-point environment of a thread: round to nearest, subnormals kept, nothing traps. Frameworks set flush-to-zero
- * on their threads, and some callers another rounding direction or traps: results must not depend on it. */
+/* The default floating-point environment of a thread: it rounds to nearest, keeps subnormals and traps nothing. Results
+ * must not depend on the caller's environment: frameworks set flush-to-zero on their threads, and some callers use another
+ * rounding direction or traps. */
 #ifndef TROPE_CORE_ENVIRONMENT_H
 #define TROPE_CORE_ENVIRONMENT_H
 

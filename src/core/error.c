@@ -7,7 +7,8 @@
 
 static _Thread_local char last_error[512], last_argument[64];
 
-/* Decimal points, whatever the caller's locale: the C library's "C" locale is an object that always exists. */
+/* Prints numbers with decimal points, whatever the caller's locale is. The C library's "C" locale is an object that always
+ * exists, so newlocale returns it. */
 static void print_message(const char *format, va_list arguments)
 {
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);

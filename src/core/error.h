@@ -1,4 +1,4 @@
-/* The thread's last error. */
+/* The last error of each thread. */
 #ifndef TROPE_CORE_ERROR_H
 #define TROPE_CORE_ERROR_H
 
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Records a message and returns `status`, so that a check is one line: return trope_fail(TROPE_ERROR_..., "...", ...).
- * The message is "function: argument ...": what stands after the colon is what trope_last_error_argument() gives, unless it
- * begins with a capital. Numbers are written as in the C locale. */
+/* Records a message and returns `status`, so that a check is one line: return trope_fail(TROPE_ERROR_..., "...", ...). The
+ * message has the form "function: argument ...". trope_last_error_argument() returns the word after the colon, or "" if
+ * that word begins with a capital letter. Numbers are printed as in the C locale. */
 __attribute__((format(printf, 2, 3))) trope_status trope_fail(trope_status status, const char *format, ...);
 
 #ifdef __cplusplus

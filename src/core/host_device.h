@@ -1,4 +1,4 @@
-/* The qualifiers that let one header compile as C and as CUDA. */
+/* The function qualifiers that let one header compile as C and as CUDA. */
 #ifndef TROPE_CORE_HOST_DEVICE_H
 #define TROPE_CORE_HOST_DEVICE_H
 

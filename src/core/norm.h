@@ -1,5 +1,6 @@
-/* The formulas of a norm: the only place where they stand, for C and CUDA and for both types of the arithmetic. A mean is a sum over a
- * head by its number of elements. Division and root are those of IEEE 754, and nothing is fused. */
+/* The formulas of a norm. No other file contains them: C and CUDA, and f32 and f64, share them. A mean is a sum over D
+ * elements divided by D (trope.h, trope_norm). Divisions and roots are rounded as IEEE 754 requires, and no operation is
+ * fused. */
 #ifndef TROPE_CORE_NORM_H
 #define TROPE_CORE_NORM_H
 
@@ -7,7 +8,7 @@
 
 #include "core/scalar.h"
 
-/* rstd, of the mean of a head's squares. */
+/* Returns rstd. `mean` is the mean of the squares. */
 TROPE_HD float trope_reciprocal_root(float mean, float eps)
 {
 #if defined(__CUDA_ARCH__)
@@ -26,7 +27,7 @@ TROPE_HD double trope_reciprocal_root_f64(double mean, double eps)
 #endif
 }
 
-/* What dx loses of x, of the mean of g x. */
+/* Returns the factor k in dx = rstd (g - x k). `mean` is the mean of g x. */
 TROPE_HD float trope_norm_slope(float mean, float rstd)
 {
 #if defined(__CUDA_ARCH__)

@@ -1,7 +1,7 @@
-/* Two strided regions share a byte exactly if sum(stride * index) of the one can equal that of the other: one linear
- * equation in bounded integers. Solved by trying, from the largest stride down, the values that leave a remainder within
- * reach of the smaller strides. In a tensor or a slice of one the strides are nested, so that at most two values fit and
- * the search is a walk down the dimensions. */
+/* Two strided regions share a byte exactly if a sum(stride * index) of the first equals such a sum of the second. This is
+ * one linear equation in bounded integers. The search goes from the largest stride down, and tries the values that leave a
+ * remainder within reach of the smaller strides. The strides of a tensor, or of a slice of one, are nested. Then at most
+ * two values fit at each level, and the search is a walk down the dimensions. */
 #include "core/overlap.h"
 
 #define MAX_TERMS  (2 * TROPE_MAX_DIMS + 1)
@@ -10,12 +10,12 @@
 
 typedef struct term {
     int64_t stride;    /* > 0 */
-    int64_t low, high; /* the values of its index */
+    int64_t low, high; /* the range of its index */
 } term;
 
 typedef struct equation {
     term terms[MAX_TERMS];
-    int64_t low[MAX_TERMS + 1], high[MAX_TERMS + 1]; /* reach of terms [k, count) */
+    int64_t low[MAX_TERMS + 1], high[MAX_TERMS + 1]; /* the range of the sum of terms [k, count) */
     int count;
     int steps;
 } equation;
@@ -59,7 +59,8 @@ static int64_t floor_divide(int64_t a, int64_t b)
     return a / b - (a % b < 0);
 }
 
-/* Whether terms [k, count) can make `target`; `nonzero`: at least one index of all terms has to be nonzero. */
+/* Returns whether terms [k, count) can add up to `target`. With `nonzero`, at least one index of these terms must not be 0.
+ * Returns 1 if the search takes too many steps. */
 static int solvable(equation *e, int k, int64_t target, int nonzero)
 {
     if (k == e->count)
@@ -101,7 +102,7 @@ int trope_overlaps_itself(const trope_region *region)
         const int64_t last = region->size[d] - 1;
         if (last > 0 && region->stride[d] == 0)
             return 1;
-        for (int other = 0; other < d; other++) /* equal strides would merge into one term and hide each other */
+        for (int other = 0; other < d; other++) /* add_term would merge equal strides, and hide the overlap */
             if (last > 0 && region->size[other] > 1 &&
                 (region->stride[d] == region->stride[other] || region->stride[d] == -region->stride[other]))
                 return 1;
@@ -123,7 +124,7 @@ int trope_regions_overlap(const trope_region *a, const trope_region *b)
     equation e = {.count = 0};
     add_region(&e, a, 0);
     add_region(&e, b, 1);
-    add_term(&e, 1, 1 - b->element_size, a->element_size - 1); /* bytes within the elements */
+    add_term(&e, 1, 1 - b->element_size, a->element_size - 1); /* the bytes inside an element */
     find_reach(&e);
     return solvable(&e, 0, distance, 0);
 }

@@ -1,5 +1,6 @@
-/* Where the elements of pairs are: the only place that knows the pairings. Elements are counted from the start of the rotary
- * window, pairs through all of its parts. Columns of a table that has one for each element are numbered the same way. */
+/* The positions of the elements of pairs. No other file knows the pairings. Elements are numbered from the start of the
+ * rotary window, and pairs through all parts of it. The columns of a table with one column for each element have the same
+ * numbers. */
 #ifndef TROPE_CORE_PAIRS_H
 #define TROPE_CORE_PAIRS_H
 
@@ -7,7 +8,7 @@
 
 #include "core/host_device.h"
 
-/* The two elements of pair i of a part of `pairs` pairs. */
+/* The two elements of pair i, in a part with `pairs` pairs. */
 TROPE_HD int32_t trope_first_in_part(int32_t interleaved, int32_t i)
 {
     return interleaved ? 2 * i : i;
@@ -18,7 +19,7 @@ TROPE_HD int32_t trope_second_in_part(int32_t interleaved, int32_t pairs, int32_
     return interleaved ? 2 * i + 1 : i + pairs;
 }
 
-/* The two elements of a pair of a window of `pairs` pairs in `parts` parts. */
+/* The two elements of a pair, in a window with `pairs` pairs in `parts` parts. */
 TROPE_HD int32_t trope_first_of_pair(int32_t interleaved, int32_t parts, int32_t pairs, int32_t pair)
 {
     const int32_t per_part = pairs / parts;

@@ -1,5 +1,5 @@
-/* The plan: a validated call as numbers, the same for both backends. A POD that a kernel can take by value, with what it
- * needs of the arrays beside it. api/plan.c makes it. */
+/* The plan: a validated call in the form that both backends use. api/plan.c makes it. The struct is plain data, so a kernel
+ * can take it by value, with its arrays beside it. */
 #ifndef TROPE_CORE_PLAN_H
 #define TROPE_CORE_PLAN_H
 
@@ -22,43 +22,43 @@ typedef enum trope_angle_source {
 
 /* The norm of an operand. */
 typedef struct trope_plan_norm {
-    int32_t is_given;     /* 0: there is none, and nothing else is set */
+    int32_t is_given;     /* 0: the operand has no norm, and the other fields are not set */
     int32_t weight_dtype; /* 0: no weight */
     const void *weight;
-    int64_t weight_of_head; /* elements from a head's weights to the next head's, 0 if all heads have the same */
+    int64_t weight_of_head; /* elements from the weights of one head to those of the next, 0 if all heads share them */
     int32_t plus_one;       /* the factor is 1 + weight */
-    int32_t is_after;       /* the rotation, not before it */
-    int32_t is_token;       /* of all heads of a token, not of each head */
-    int64_t elements;       /* that one rstd is of: of a head, or of a token */
+    int32_t is_after;       /* 1: the norm comes after the rotation; 0: before it */
+    int32_t is_token;       /* 1: the norm is over all heads of a token; 0: over each head */
+    int64_t elements;       /* the number of elements that are normalised together: of a head or a token */
     int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the store */
     double eps;
-    void *rstd;          /* [batch, tokens, heads], of tokens [batch, tokens], NULL = computed and kept nowhere */
-    int32_t reads_rstd;  /* else rstd is written */
-    int32_t is_backward; /* src is dy: dst receives dx, and d_weight its sum */
-    void *d_weight;      /* NULL = not wanted */
-    char *sums;          /* [heads, batch, tokens], of each head; NULL = computed and kept nowhere */
-    int64_t sums_read;   /* of so many heads, of all ranks. 0 = those of the operand are written if there are sums */
-    void *slope;         /* CUDA's backward: trope_norm_slope, of the shape of rstd. NULL = not wanted */
+    void *rstd;          /* [batch, tokens, heads], with is_token [batch, tokens]; NULL = it is not kept */
+    int32_t reads_rstd;  /* 1: rstd is read; 0: it is written */
+    int32_t is_backward; /* 1: src is dy, dst receives dx, and d_weight the gradient of the weight */
+    void *d_weight;      /* NULL = it is not computed */
+    char *sums;          /* [heads, batch, tokens], the sum of each head; NULL = they are not kept */
+    int64_t sums_read;   /* the heads in `sums`, of all ranks; 0 = the call writes `sums`, if there are any */
+    void *slope;         /* backward on CUDA: trope_norm_slope, in the shape of rstd; NULL = not computed */
 } trope_plan_norm;
 
-/* Strides of size-1 dimensions are 0 (1 for elements), so that no address is made of a number that nobody looked at. Of heads
- * that are one in memory the strides are 0. */
+/* The strides of dimensions of size 1 are 0 (of elements 1), so that no address is computed from an unchecked number. The
+ * strides of shared heads are 0. */
 typedef struct trope_plan_operand {
     const char *src;
     char *dst;
     const char *forward_src;
-    int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], forward_src_stride[TROPE_MAX_DIMS]; /* elements */
+    int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], forward_src_stride[TROPE_MAX_DIMS]; /* in elements */
     int32_t groups, heads_per_group, head_dim;
-    int32_t rotary_dim; /* 0 = copied */
+    int32_t rotary_dim; /* 0 = the operand is copied */
     int32_t rotary_offset;
-    int32_t part_pairs; /* in each of the plan's parts */
+    int32_t part_pairs; /* the number of pairs in each part of the window */
     int32_t in_place;
-    int32_t summed_heads; /* backward: TROPE_SHARED_..., the heads whose sum dst receives */
-    int32_t accumulate;   /* dst is added to */
+    int32_t summed_heads; /* backward: TROPE_SHARED_..., the heads that dst receives the sum of */
+    int32_t accumulate;   /* the result is added to old_dst */
     trope_plan_norm norm;
 } trope_plan_operand;
 
-/* Elements from one entry of a table to the next. */
+/* The distances between the entries of a table, in elements. */
 typedef struct trope_table_stride {
     int64_t axis, batch, row, column;
 } trope_table_stride;
@@ -70,34 +70,34 @@ typedef struct trope_plan_angles {
     const void *freqs;
     trope_table_stride stride;
     int32_t dtype;
-    int32_t per_element;  /* two columns a pair */
+    int32_t per_element;  /* the table has two columns for each pair */
     int32_t out_of_range; /* TROPE_RANGE_... */
 } trope_plan_angles;
 
-/* What a context parallel layout gives a rank of each sequence, or of each batch entry without cu_seqlens: equal chunks of
- * consecutive positions, or every step-th position. varlen/context_parallel.h fills it in and uses it. */
+/* The tokens that a rank holds of each sequence, or of each batch entry without cu_seqlens: equal chunks of consecutive
+ * positions, or every step-th position. varlen/context_parallel.h fills this in and uses it. */
 typedef struct trope_cp {
-    int32_t size;        /* ranks */
-    int32_t step, first; /* position = (tokens in chunks before it) * step + first */
-    int32_t chunks;      /* of a sequence on one rank: 1 or 2 */
-    int32_t lead[2];     /* how many chunks the positions of each chunk are ahead of its tokens */
-    trope_divisor split; /* the ranks that share each sequence */
-    int64_t skipped;     /* tokens of the stream that are on the ranks before this one */
+    int32_t size;        /* the number of ranks */
+    int32_t step, first; /* position = (lead * chunk length + local index) * step + first */
+    int32_t chunks;      /* the number of chunks of a sequence on one rank: 1 or 2 */
+    int32_t lead[2];     /* the chunks of other ranks that come before each chunk of this rank */
+    trope_divisor split; /* the number of ranks that share each sequence */
+    int64_t skipped;     /* the tokens of the stream on the ranks before this one */
 } trope_cp;
 
-/* Where tokens belong and which positions they have. */
+/* The sequences of a call, and the positions of their tokens. */
 typedef struct trope_sequences {
-    const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
+    const void *boundaries; /* cu_seqlens_padded or else cu_seqlens: where sequences are stored; NULL: not packed */
     int64_t count;
-    int64_t tokens;  /* per batch entry on this rank */
-    int32_t padding; /* TROPE_PADDING_..., 0 = none */
+    int64_t tokens;  /* of each batch entry on this rank */
+    int32_t padding; /* TROPE_PADDING_..., 0 = no policy */
     int32_t axes;
-    const void *unpadded; /* cu_seqlens: how long they are */
+    const void *unpadded; /* cu_seqlens: the unpadded lengths */
     const void *starts;
     const void *ids;
     int64_t id_axis_stride, id_batch_stride, id_token_stride;
-    int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
-    int32_t stream;                           /* positions count from the start of the packed stream */
+    int32_t boundaries_64, starts_64, ids_64; /* whether these arrays are int64 */
+    int32_t stream;                           /* positions are indices in the whole packed stream */
     trope_cp cp;
 } trope_sequences;
 
@@ -106,29 +106,30 @@ typedef struct trope_plan {
     int32_t device, threads, isa;
     int32_t operand_count;
     int64_t batch, tokens;
-    double bytes_written;      /* by all operands (a double: expanded tensors can have more than an integer holds) */
-    int32_t batch_outermost;   /* in memory (also of one entry): rows are walked in the order in which they are stored */
-    int32_t stream_stores;     /* what is written is too much to stay in a cache */
+    double bytes_written;      /* for all operands (a double: expanded tensors can have more bytes than an integer holds) */
+    int32_t batch_outermost;   /* 1: memory has batch outside tokens (also if batch is 1); the work follows this order */
+    int32_t stream_stores;     /* the results are too large to stay in a cache */
     int32_t angles_shared;     /* a token has the same angles in every batch entry */
-    int32_t position_is_token; /* the most usual case, in which there is nothing to look up for a row */
+    int32_t position_is_token; /* the most common case: nothing is looked up for a token */
     trope_plan_operand *operands;
 
-    /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `forward_src`
-     * are. */
+    /* Whether src and dst (in the direction of this call), the columns of a table with a column for each element, and
+     * forward_src have interleaved pairs. */
     int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_forward_src;
     int32_t parts;
-    int32_t pairs;      /* of the widest operand */
-    int32_t axes;       /* position axes, up to the last that a pair uses; with 1, all pairs use axis 0 */
-    uint32_t used_axes; /* bit a: some pair uses position axis a */
-    int32_t planes;     /* of a gradient with an axis stride: up to the last that a pair uses or ids have */
-    uint32_t axis_bits[TROPE_MAX_PAIRS / 16]; /* two bits a pair: its axis */
+    int32_t pairs;      /* the pairs of the widest operand */
+    int32_t axes;       /* position axes, up to the last one that a pair uses; with 1, all pairs use axis 0 */
+    uint32_t used_axes; /* bit a: a pair uses position axis a */
+    int32_t planes;     /* planes of a d_freqs with an axis stride, up to the last axis that a pair uses or the ids have */
+    uint32_t axis_bits[TROPE_MAX_PAIRS / 16]; /* two bits for each pair: its axis */
 
-    /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */
+    /* The direction. cos is multiplied by cosine_scale and sin by sine_scale. swap_sines exchanges the two sines of a
+     * pair. */
     double mscale, cosine_scale, sine_scale;
     int32_t inverse, swap_sines;
 
     trope_plan_angles angles;
-    uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
+    uint64_t *step; /* TROPE_ANGLES_PHASE: the phase step of each pair */
     int32_t *status;
     void *stream;
     trope_sequences sequences;
@@ -140,11 +141,11 @@ typedef struct trope_plan {
     uint64_t workspace_size;
 } trope_plan;
 
-/* A plan and what it points to. */
+/* A plan with the arrays that it points to. */
 typedef struct trope_planned_call {
     trope_plan plan;
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
-    alignas(16) uint64_t step[TROPE_MAX_PAIRS]; /* (CUDA reads two at once) */
+    alignas(16) uint64_t step[TROPE_MAX_PAIRS]; /* aligned because CUDA reads two at once */
 } trope_planned_call;
 
 TROPE_HD int trope_has_angle_gradient(const trope_plan *plan)
@@ -152,7 +153,6 @@ TROPE_HD int trope_has_angle_gradient(const trope_plan *plan)
     return plan->d_freqs || plan->d_inv_freq;
 }
 
-/* Whether any operand has a norm. */
 static inline int trope_has_norm(const trope_plan *plan)
 {
     for (int i = 0; i < plan->operand_count; i++)
@@ -161,7 +161,7 @@ static inline int trope_has_norm(const trope_plan *plan)
     return 0;
 }
 
-/* Whether the sums of heads are all that a norm gives. */
+/* Returns whether the call only writes the sums of heads for this norm (TROPE_SUMS_WRITE). */
 static inline int trope_writes_sums(const trope_plan_operand *o)
 {
     return o->norm.sums && !o->norm.sums_read;
@@ -172,19 +172,19 @@ static inline int64_t trope_heads_of_token(const trope_plan_operand *o)
     return (int64_t)o->groups * o->heads_per_group;
 }
 
-/* Weights of an operand's norm: of a head, or of all heads. */
+/* Returns the number of weights of an operand's norm: the weights of one head, or of all heads. */
 static inline int64_t trope_count_weights(const trope_plan_operand *o)
 {
     return o->norm.weight_of_head ? o->norm.weight_of_head * trope_heads_of_token(o) : o->head_dim;
 }
 
-/* Whether dst receives a sum: of heads, or with what it holds. */
+/* Returns whether dst receives a sum: over heads, or of the result and old_dst. */
 TROPE_HD int trope_is_summed(const trope_plan_operand *o)
 {
     return o->summed_heads || o->accumulate;
 }
 
-/* What writes the dst of an operand on the CPU. */
+/* The CPU code that writes the dst of an operand. */
 typedef enum trope_writer {
     TROPE_WRITER_NONE,
     TROPE_WRITER_ROTATION,
@@ -201,13 +201,14 @@ static inline trope_writer trope_writer_of(const trope_plan_operand *o)
                                   : TROPE_WRITER_ROTATION;
 }
 
-/* The axis that was said for a pair: the plane of a table that has planes. `pair` counts through all parts. */
+/* Returns the axis of a pair by the call's pair_axis or parts, which is its plane in a table with planes. `pair` counts
+ * through all parts. */
 TROPE_HD int32_t trope_pair_plane(const trope_plan *plan, int32_t pair)
 {
     return (int32_t)(plan->axis_bits[(uint32_t)pair / 16] >> (2 * ((uint32_t)pair % 16)) & 3);
 }
 
-/* The position axis that drives a pair. */
+/* Returns the position axis of a pair. */
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
 {
     return plan->axes == 1 ? 0 : trope_pair_plane(plan, pair);

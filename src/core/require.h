@@ -1,4 +1,4 @@
-/* Checks as single lines, in functions whose first parameter is the name of the public function, `function`. */
+/* Checks in one line, for functions whose first parameter is `function`, the name of the public function. */
 #ifndef TROPE_CORE_REQUIRE_H
 #define TROPE_CORE_REQUIRE_H
 

@@ -1,17 +1,17 @@
-/* The rotation of one pair: the only place where the formula stands,
+/* The rotation of one pair. No other file contains the formula:
  *
  *     y1 = x1 c1 - x2 s1        y2 = x2 c2 + x1 s2
  *
- * Read backward it is the same with other numbers in the same places, dx1 = dy1 c1 + dy2 s2 and dx2 = dy2 c2 - dy1 s1, so
- * that a direction is only a change of the sines: the transpose takes (s1, s2) to (-s2, -s1), the inverse to (-s1, -s2).
- * plan.c makes this one sign and one swap; nothing below knows a direction. */
+ * Backward has the same form, with other numbers in the same places: dx1 = dy1 c1 + dy2 s2 and dx2 = dy2 c2 - dy1 s1. So a
+ * direction only changes the sines: the transpose replaces (s1, s2) by (-s2, -s1), and the inverse by (-s1, -s2). plan.c
+ * expresses this as one sign and one swap. The kernels do not know the direction. */
 #ifndef TROPE_CORE_ROTATE_H
 #define TROPE_CORE_ROTATE_H
 
 #include "core/host_device.h"
 #include "core/scalar.h"
 
-/* A pair of elements, and the numbers that it is rotated by, in the type of the arithmetic. */
+/* A pair of elements, and the coefficients that rotate it, in the type of the arithmetic. */
 #define TROPE_DEFINE_PAIR(real, pair, coefficients)                                                                        \
     typedef struct pair {                                                                                                  \
         real first, second;                                                                                                \
@@ -20,7 +20,8 @@
         real c1, s1, c2, s2;                                                                                               \
     } coefficients;
 
-/* Rounded once, at the store: the second product is rounded, the rest is one fused operation. */
+/* ONCE: rounds to dtype only at the store. Before that, the second product is rounded, and one fused operation computes the
+ * rest. */
 #define TROPE_DEFINE_ROTATE_ONCE(name, pair, coefficients, fma_, mul_)                                                     \
     TROPE_HD pair name(pair x, coefficients t)                                                                             \
     {                                                                                                                      \
@@ -30,7 +31,8 @@
         return y;                                                                                                          \
     }
 
-/* Each operation rounded to the operand's dtype, as a framework that runs them one by one does. */
+/* NATIVE: rounds each operation to the operand's dtype, like a framework that runs the operations one by one. (NATIVE_F32
+ * rounds each operation to fp32.) */
 #define TROPE_DEFINE_ROTATE_NATIVE(name, pair, coefficients, round_, mul_, add_)                                           \
     TROPE_HD pair name(pair x, coefficients t)                                                                             \
     {                                                                                                                      \

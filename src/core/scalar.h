@@ -1,5 +1,6 @@
-/* Scalars: the fp32 operations whose rounding is part of the contract, and conversions of f16 and bf16. Bit for bit the
- * same in C with or without hardware FMA and F16C, and in CUDA. All loops over these vectorize: no branches, no calls. */
+/* Scalars: the fp32 operations whose rounding is part of the contract, and the conversions of f16 and bf16. They give the
+ * same bits in C, with or without hardware FMA and F16C, and in CUDA. They have no branches and no calls, so loops over
+ * them vectorize. */
 #ifndef TROPE_CORE_SCALAR_H
 #define TROPE_CORE_SCALAR_H
 
@@ -24,9 +25,9 @@ TROPE_HD float trope_float_from_bits(uint32_t bits)
 }
 
 #if !defined(__CUDA_ARCH__) && !defined(__FP_FAST_FMAF)
-/* fmaf without the instruction. a * b is exact in double; the sum is rounded to odd there (its last bit records that bits
- * were lost), so that the second rounding, to float, is the only one. S. Boldo and G. Melquiond, "Emulation of FMA and
- * correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4), 2008. */
+/* fmaf without the instruction. a * b is exact in double. The sum is rounded to odd in double, where the last bit records
+ * that bits were lost. So the conversion to float is the only rounding that counts. S. Boldo and G. Melquiond, "Emulation
+ * of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4), 2008. */
 TROPE_HD float trope_fma_by_rounding_to_odd(float a, float b, float c)
 {
     const double product = (double)a * (double)b, addend = c;
@@ -36,8 +37,8 @@ TROPE_HD float trope_fma_by_rounding_to_odd(float a, float b, float c)
     int64_t bits, lost_bits;
     memcpy(&bits, &sum, sizeof bits);
     memcpy(&lost_bits, &lost, sizeof lost_bits);
-    /* Where bits were lost and the last bit is even, the odd neighbour towards the exact sum is one step up or down. A
-     * sum that is infinite or NaN makes `lost` NaN, and NaN compares false. */
+    /* If bits were lost and the last bit is even, the odd neighbour towards the exact sum is one step up or down. An
+     * infinite or NaN sum makes `lost` NaN, and comparisons with NaN are false. */
     const int64_t step = (lost_bits ^ bits) < 0 ? -1 : 1;
     const int64_t inexact_and_even = (lost > 0.0 || lost < 0.0) ? (~bits & 1) : 0;
     bits += step * inexact_and_even;
@@ -58,14 +59,14 @@ TROPE_HD float trope_fma(float a, float b, float c)
 #endif
 }
 
-/* gcc 12 makes vfmaddsub out of a product and the sums around it even with -ffp-contract=off (gcc bug 106902). */
+/* gcc 12 combines a product and the sums around it into vfmaddsub, even with -ffp-contract=off (gcc bug 106902). */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && __GNUC__ >= 12
 #define TROPE_UNCONTRACTED(product) __builtin_assoc_barrier(product)
 #else
 #define TROPE_UNCONTRACTED(product) (product)
 #endif
 
-/* A product and a sum that no compiler may contract. */
+/* A product and a sum that compilers cannot contract. */
 TROPE_HD float trope_mul(float a, float b)
 {
 #if defined(__CUDA_ARCH__)
@@ -107,8 +108,8 @@ TROPE_HD double trope_add_double(double a, double b)
 #endif
 }
 
-/* A NaN that arithmetic produced has these bits in every dtype: all ones but the sign, which is what the arithmetic and
- * the conversions of NVIDIA GPUs give, so that only CPUs have to do something for it. */
+/* A NaN that arithmetic produced has these bits in every dtype: all ones, except for the sign. The arithmetic and the
+ * conversions of NVIDIA GPUs produce these bits themselves, so only CPUs need code for it. */
 #define TROPE_NAN_F32 0x7fffffffu
 #define TROPE_NAN_16  0x7fffu /* f16 and bf16 */
 
@@ -126,7 +127,7 @@ TROPE_HD float trope_bf16_to_f32(uint16_t h)
     return trope_float_from_bits((uint32_t)h << 16);
 }
 
-/* Round to nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 TROPE_HD uint16_t trope_f32_to_bf16(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -148,14 +149,14 @@ TROPE_HD float trope_f16_to_f32(uint16_t h)
     return x;
 #else
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = (uint32_t)(h & 0x7fffu) << 13;
-    /* 2^112 moves the exponent from bias 15 to bias 127 and normalizes what is subnormal in f16. */
+    /* Multiplying by 2^112 changes the exponent's bias from 15 to 127, and normalizes values that are subnormal in f16. */
     const float scaled = trope_mul(trope_float_from_bits(magnitude), 0x1p112f);
     const uint32_t finite = trope_float_bits(scaled), special = magnitude | 0x7f800000u;
     return trope_float_from_bits(sign | (magnitude >= 0x0f800000u ? special : finite));
 #endif
 }
 
-/* Round to nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 TROPE_HD uint16_t trope_f32_to_f16(float x)
 {
 #ifdef __CUDA_ARCH__
@@ -165,7 +166,8 @@ TROPE_HD uint16_t trope_f32_to_f16(float x)
 #else
     const uint32_t bits = trope_float_bits(x), magnitude = bits & 0x7fffffffu;
     const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    /* Below 2^-14 the last bit of f16 is worth 2^-24: adding 1/2 rounds there, and the bits of the sum hold the result. */
+    /* Below 2^-14, the last bit of f16 is worth 2^-24. Adding 1/2 rounds at that bit, and the low bits of the sum hold the
+     * result. */
     const uint32_t subnormal = trope_float_bits(trope_add(trope_float_from_bits(magnitude), 0.5f)) - 0x3f000000u;
     uint32_t h = magnitude < 0x38800000u ? subnormal : normal;
     h = magnitude >= 0x477ff000u ? 0x7c00u : h; /* from 65520 on */

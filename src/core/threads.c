@@ -15,28 +15,29 @@
 #include "core/environment.h"
 
 #define MOST_THREADS 512
-/* Bytes that a thread should have to move before it is worth waking: that takes 13 us. On a virtual machine with 2 cores
- * waking one costs its caller 14 us, and it runs 30 to 57 us later. */
+/* A thread is worth waking if it has at least this many bytes to move, which takes 13 us. On a virtual machine with 2
+ * cores, waking a thread costs its caller 14 us, and the thread runs 30 to 57 us later. */
 #define BYTES_PER_THREAD ((int64_t)512 << 10)
 
-/* A thread that waits spins for about as long as waking it would take, and then sleeps. Calls of 4 MB on 2 threads take
- * 52 us instead of 128 one after another, and 110 instead of 153 with work between them. */
+/* A waiting thread spins for about as long as waking it would take, and then sleeps. With this, calls of 4 MB on 2 threads
+ * take 52 us instead of 128 one after another, and 110 instead of 153 with work between them. */
 #define SPIN_NANOSECONDS 50000
 
-/* Of worker i, who runs range i of a call if it takes it in time. Range 0 is the caller's, and worker 0 is nobody. */
+/* The states of worker i, which runs range i of a call if it takes that range in time. The caller runs range 0, so there is
+ * no worker 0. */
 enum { PARKED, OFFERED, TAKEN };
 typedef _Atomic uint32_t futex;
 
-/* All zero at first, and again in a child of fork(), which has none of the workers. */
+/* All zero at the start, and also in a child of fork(), which has no workers. */
 static struct {
-    atomic_int offered, most; /* threads of a call with threads = 0, and of any call; 0 = not read yet */
-    atomic_int is_taken;      /* a call has the workers, and only it changes what follows */
-    atomic_int processor;     /* that its caller began on */
+    atomic_int offered, most; /* the threads of a call with threads = 0, and the limit for any call; 0 = not read yet */
+    atomic_int is_taken;      /* a call uses the workers; only this call changes the fields below */
+    atomic_int processor;     /* the processor on which the caller of that call began */
     int workers_made, threads;
     int64_t count;
     trope_range_body body;
     const void *context;
-    futex unfinished; /* ranges that the caller may have to wait for */
+    futex unfinished; /* the number of ranges that the caller may have to wait for */
     futex states[MOST_THREADS];
 } pool;
 
@@ -55,14 +56,14 @@ static void find_limits(void)
     cpu_set_t set;
     if (atomic_load(&pool.most))
         return;
-    const int sees_forks = !pthread_atfork(NULL, NULL, forget_workers); /* a child has the handler twice, and no harm */
+    const int sees_forks = !pthread_atfork(NULL, NULL, forget_workers); /* a child registers it again, without harm */
     const char *setting = getenv("OMP_NUM_THREADS");
     const int64_t wanted = setting ? strtol(setting, NULL, 10) : 0;
     const int64_t processors =
         sched_getaffinity(getpid(), sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
     const int64_t most = !sees_forks ? 1 : processors > 2 ? smaller(4 * processors, MOST_THREADS) : 8;
     atomic_store(&pool.offered, (int)smaller(wanted > 0 ? wanted : processors, most));
-    atomic_store(&pool.most, (int)most); /* last. Threads that are here at the same time find the same */
+    atomic_store(&pool.most, (int)most); /* stored last; threads that are here at the same time find the same values */
 }
 
 int trope_default_threads(void)
@@ -84,7 +85,7 @@ static int64_t nanoseconds(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Returns when *word is no longer `value`, or now and then before. */
+/* Returns when *word is no longer `value`. It may also return earlier. */
 static void wait_while(futex *word, uint32_t value)
 {
     const int64_t end = nanoseconds() + SPIN_NANOSECONDS;
@@ -125,7 +126,7 @@ static void *work(void *argument)
     pthread_setname_np(pthread_self(), "trope");
     for (;;) {
         wait_while(state, PARKED);
-        if (sched_getcpu() == atomic_load(&pool.processor)) /* its caller goes first: 490 us of d_freqs, not 554 */
+        if (sched_getcpu() == atomic_load(&pool.processor)) /* let its caller go first: d_freqs takes 490 us, not 554 */
             sched_yield();
         if (!change_state(state, OFFERED, TAKEN))
             continue;
@@ -137,8 +138,8 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* The program's signals are for its own threads. Those of faults are not blocked: only the thread at fault can get them,
- * and a blocked one ends the process without the program's handler. */
+/* Blocks all signals in the worker, because they are meant for the program's own threads. Signals of faults stay unblocked:
+ * only the thread at fault can get them, and a blocked one would end the process without the program's handler. */
 static int make_worker(futex *state)
 {
     static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
@@ -159,7 +160,8 @@ static int make_worker(futex *state)
     return is_made;
 }
 
-/* A busy machine may not run a worker for milliseconds: after its own range the caller takes back what is OFFERED. */
+/* A busy machine may not run a worker for milliseconds. So the caller, after its own range, takes back the ranges that are
+ * still OFFERED. */
 static void run_ranges(void)
 {
     atomic_store(&pool.processor, sched_getcpu());

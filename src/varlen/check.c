@@ -14,13 +14,13 @@ static const char *width(int32_t is_64)
     return is_64 ? "int64" : "int32";
 }
 
-/* What boundaries are called that say where sequences are stored. */
+/* The name of the array that says where sequences are stored. */
 static const char *stored_name(const trope_sequences *s)
 {
     return s->boundaries == s->unpadded ? "cu_seqlens" : "cu_seqlens_padded";
 }
 
-/* Says what is wrong with the boundaries around sequence i. */
+/* Reports the wrong boundary of sequence i. */
 static trope_status refuse_order(const char *function, const trope_sequences *s, const char *name, const void *array,
                                  int64_t i)
 {
@@ -55,7 +55,7 @@ static trope_status check_sequence(const char *function, const trope_sequences *
     return TROPE_OK;
 }
 
-/* Without a padding policy no token may be before the first sequence or after the last. */
+/* Without a padding policy, no token may be before the first sequence or after the last one. */
 static trope_status check_all_tokens(const char *function, const trope_sequences *s, int64_t first, int64_t last)
 {
     static const char rule[] = "this rank has tokens of no sequence, and padding must say what is written for them";
@@ -78,7 +78,7 @@ trope_status trope_check_sequences(const char *function, const trope_sequences *
                             trope_load_index(s->boundaries, s->boundaries_64, s->count));
 }
 
-/* The first row, in the order of memory, with a position outside the angle rows. */
+/* The search for the first token, in memory order, that has a position outside the angle rows. */
 typedef struct range_search {
     const trope_plan *plan;
     int64_t *first_bad;
@@ -122,7 +122,7 @@ static trope_status report_bad_row(const char *function, const trope_plan *plan,
         s->ids || s->starts ? width(s->ids_64) : "", (ll)plan->angles.rows - 1);
 }
 
-/* Checking a row takes as long as moving this many bytes: 4 ns, though 37 where its sequence is searched. */
+/* Checking a token takes as long as moving this many bytes: 4 ns. If its sequence must be searched for, it takes 37 ns. */
 #define BYTES_PER_ROW 128
 
 trope_status trope_check_positions(const char *function, const trope_plan *plan)

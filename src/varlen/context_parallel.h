@@ -1,5 +1,5 @@
-/* Context parallel layouts: which positions a rank has. A new layout is a case of trope_plan_cp and nothing else: all other
- * code uses the numbers that it fills in. */
+/* Context parallel layouts: the positions that a rank holds. A new layout needs only a new case in trope_plan_cp. All other
+ * code uses the numbers that this function fills in. */
 #ifndef TROPE_VARLEN_CONTEXT_PARALLEL_H
 #define TROPE_VARLEN_CONTEXT_PARALLEL_H
 
@@ -9,7 +9,7 @@
 #include "core/host_device.h"
 #include "core/plan.h"
 
-/* Host only. `tokens` are those of this rank. */
+/* Host only. `tokens` is the number of tokens of a batch entry on this rank. */
 static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank, int64_t tokens)
 {
     trope_cp cp = {size, 1, 0, 1, {0, 0}, {(uint32_t)size, 0, 0}, 0};
@@ -26,7 +26,7 @@ static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank,
         cp.step = size;
         cp.first = rank;
         break;
-    case TROPE_CP_FLAT: /* the stream is split, not the sequences */
+    case TROPE_CP_FLAT: /* splits the stream, not the sequences */
         cp.split.divisor = 1;
         cp.skipped = rank * tokens;
         break;
@@ -37,7 +37,7 @@ static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank,
     return cp;
 }
 
-/* The number of tokens of a sequence on all ranks must be divisible by this. */
+/* Returns the number that must divide the length of a sequence on all ranks together. */
 TROPE_HD int64_t trope_cp_divisor(const trope_cp *cp)
 {
     return (int64_t)cp->split.divisor * cp->chunks;

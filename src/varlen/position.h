@@ -1,14 +1,14 @@
-/* Where a token is: token -> sequence -> position. This header, with the rules of sequence_template.h and the layouts of
- * context_parallel.h, is the only place that knows cu_seqlens, context parallel ranks, start positions and ids, for both
- * backends and for trope_positions.
+/* The position of a token: token -> sequence -> position. This header, with the rules of sequence_template.h and the
+ * layouts of context_parallel.h, is the only code that knows cu_seqlens, context parallel ranks, start positions and ids.
+ * Both backends and trope_positions use it.
  *
- * A caller that walks tokens in order keeps the span of the last one:
+ * A caller that visits tokens in order keeps the span of the last one:
  *
  *     if (token < span.begin || token >= span.end) span = trope_find_span(s, batch, token);
  *     index = trope_index_in_sequence(s, &span, token);
  *     position = trope_position(s, &span, index, batch, token, axis);
  *
- * CUDA searches cu_seqlens by a warp (varlen/cuda/search.cuh), and then has the same rules. */
+ * On CUDA, a warp searches cu_seqlens (varlen/cuda/search.cuh). The other rules are the same. */
 #ifndef TROPE_VARLEN_POSITION_H
 #define TROPE_VARLEN_POSITION_H
 
@@ -22,18 +22,18 @@
 __device__ int64_t load_index(const void *array, int32_t is_64, int64_t i);
 #endif
 
-/* What is wrong with the bounds of a sequence. */
+/* The faults that the bounds of a sequence can have. */
 typedef enum trope_bounds_fault {
     TROPE_BOUNDS_VALID,
-    TROPE_BOUNDS_ORDER,          /* it begins before 0, or ends before it begins */
-    TROPE_BOUNDS_UNPADDED_ORDER, /* the same in cu_seqlens, where cu_seqlens_padded says where it is stored */
-    TROPE_BOUNDS_END,            /* it ends behind the stream of all ranks */
-    TROPE_BOUNDS_ROOM,           /* it has more tokens than it has room for */
-    TROPE_BOUNDS_BEGIN_SPLIT,    /* it does not begin where the ranks can begin */
+    TROPE_BOUNDS_ORDER,          /* the sequence begins before 0, or ends before it begins */
+    TROPE_BOUNDS_UNPADDED_ORDER, /* the same fault in cu_seqlens, in a call with cu_seqlens_padded */
+    TROPE_BOUNDS_END,            /* it ends after the end of the stream of all ranks */
+    TROPE_BOUNDS_ROOM,           /* it has more tokens than cu_seqlens_padded has room for */
+    TROPE_BOUNDS_BEGIN_SPLIT,    /* it begins at an offset that cp_size does not divide */
     TROPE_BOUNDS_LENGTH_SPLIT    /* its length cannot be split over the ranks */
 } trope_bounds_fault;
 
-/* As a bit of `status`. */
+/* Returns the bit of `status` that reports a fault. */
 TROPE_HD int32_t trope_status_of_fault(trope_bounds_fault fault)
 {
     return fault == TROPE_BOUNDS_VALID         ? 0
@@ -41,7 +41,7 @@ TROPE_HD int32_t trope_status_of_fault(trope_bounds_fault fault)
                                                : TROPE_STATUS_CU_SEQLENS;
 }
 
-/* Index i of an array of int32 or int64. */
+/* Loads element i of an array of int32 or int64. */
 TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 {
 #ifdef __CUDA_ARCH__
@@ -67,13 +67,14 @@ TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t before
     return b;
 }
 
-/* The start position of a sequence, 0 without start positions and for a gap. */
+/* Loads the start position of a sequence. It is 0 for a gap, and in a call without start positions. */
 TROPE_HD int64_t trope_load_start(const trope_sequences *s, int64_t before)
 {
     return s->starts && !trope_is_gap(s, before) ? trope_load_index(s->starts, s->starts_64, before - 1) : 0;
 }
 
-/* What is wrong with a sequence. Without any there is one boundary, which is checked as a sequence of no tokens. */
+/* Checks the bounds of a sequence. Without sequences, there is one boundary, which is checked as a sequence of no
+ * tokens. */
 TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64_t sequence)
 {
     return trope_check_bounds(s, trope_load_bounds(s, s->count ? sequence + 1 : 0));
@@ -84,7 +85,7 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
     return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1), trope_load_start(s, sequence + 1));
 }
 
-/* The span of a batch entry without cu_seqlens that starts at position `start`: all of it. */
+/* Returns the span of a batch entry without cu_seqlens, which is the whole entry. The entry starts at position `start`. */
 TROPE_HD trope_span trope_span_of_start(const trope_sequences *s, int64_t start)
 {
     trope_span span;
@@ -103,8 +104,8 @@ TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
     return span;
 }
 
-/* How many boundaries are at or before a token: 0, sequence + 1, or count + 1. Empty sequences hold no token and are stepped
- * over. */
+/* Returns the number of boundaries at or before a token: 0, sequence + 1, or count + 1. Empty sequences contain no token
+ * and are skipped. */
 TROPE_HD int64_t trope_boundaries_before(const trope_sequences *s, int64_t token)
 {
     const int64_t after = trope_cp_after(&s->cp, token);
@@ -119,7 +120,7 @@ TROPE_HD int64_t trope_boundaries_before(const trope_sequences *s, int64_t token
     return low;
 }
 
-/* The span that holds a token. */
+/* Returns the span that contains a token. */
 TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int64_t token)
 {
     if (!s->boundaries)
@@ -128,7 +129,7 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
     return trope_span_of_bounds(s, before, trope_load_bounds(s, before), trope_load_start(s, before));
 }
 
-/* A sum beyond 64 bits is out of any range, and stays so. */
+/* Adds an index to the first position. A sum beyond 64 bits is out of every range, so it becomes INT64_MAX. */
 TROPE_HD int64_t trope_add_position(int64_t first, int64_t index)
 {
     return index > INT64_MAX - (first > 0 ? first : 0) ? INT64_MAX : first + index;
@@ -146,7 +147,7 @@ TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span
     return s->ids ? trope_load_id(s, batch, token, axis) : trope_add_position(span->first, index);
 }
 
-/* The position of a token without cu_seqlens, ids and start positions. */
+/* Returns the position of a token in a call without cu_seqlens, ids and start positions. */
 TROPE_HD int64_t trope_dense_position(const trope_sequences *s, int64_t token)
 {
     const trope_span span = trope_dense_span(s, 0);

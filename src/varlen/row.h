@@ -1,4 +1,5 @@
-/* A row is one token of one batch entry. This finds what is to be done with it and which angles drive it. */
+/* trope_row describes one token of one batch entry. This header finds what a call does with a token, and which positions
+ * select its angles. */
 #ifndef TROPE_VARLEN_ROW_H
 #define TROPE_VARLEN_ROW_H
 
@@ -9,18 +10,18 @@ typedef enum trope_row_action {
     TROPE_ROW_ROTATE,
     TROPE_ROW_COPY,
     TROPE_ROW_ZERO,
-    TROPE_ROW_POISON, /* CUDA: filled with NaN, padding for which the call has no policy; the CPU refuses such calls */
-    TROPE_ROW_INVALID /* CUDA: rotated by NaN, its sequence is not valid; the CPU refuses such calls */
+    TROPE_ROW_POISON, /* CUDA: filled with NaN, because it is padding without a policy; the CPU refuses such calls */
+    TROPE_ROW_INVALID /* CUDA: rotated by NaN, because its sequence is not valid; the CPU refuses such calls */
 } trope_row_action;
 
 typedef struct trope_row {
     int64_t batch, token;
-    int64_t position[TROPE_MAX_AXES]; /* with freqs and tables: the angle row, in range unless poisoned */
+    int64_t position[TROPE_MAX_AXES]; /* with freqs and tables: the row of the table, in range unless poisoned */
     trope_row_action action;
-    uint32_t poisoned; /* bit a: axis a is out of range and its pairs become NaN */
+    uint32_t poisoned; /* bit a: axis a is out of range, and its pairs become NaN */
 } trope_row;
 
-/* Rows are numbered as they are stored: number = outer * trope_inner_rows() + inner. */
+/* Tokens are numbered in memory order: number = outer * trope_inner_rows() + inner. */
 TROPE_HD int64_t trope_inner_rows(const trope_plan *plan)
 {
     return plan->batch_outermost ? plan->tokens : plan->batch;
@@ -30,14 +31,14 @@ TROPE_HD void trope_locate_row(const trope_plan *plan, int64_t number, trope_row
 {
     const int64_t size = trope_inner_rows(plan);
     int64_t outer = 0;
-    if (number >= size) /* 64-bit divisions are slow, on GPUs above all */
+    if (number >= size) /* 64-bit divisions are slow, above all on GPUs */
         outer = number <= UINT32_MAX ? (int64_t)((uint32_t)number / (uint32_t)size) : number / size;
     const int64_t inner = number - outer * size;
     row->batch = plan->batch_outermost ? outer : inner;
     row->token = plan->batch_outermost ? inner : outer;
 }
 
-/* From a row to the one after it, without the divisions. */
+/* Moves to the next token without the divisions. */
 TROPE_HD void trope_step_row(const trope_plan *plan, trope_row *row)
 {
     if (plan->batch_outermost) {
@@ -49,7 +50,7 @@ TROPE_HD void trope_step_row(const trope_plan *plan, trope_row *row)
     }
 }
 
-/* Brings a position into the angle rows. Returns whether it is poisoned instead. */
+/* Moves a position into the range of the angle rows. Returns whether the position is poisoned instead. */
 TROPE_HD int trope_limit_position(const trope_plan *plan, int64_t *position)
 {
     const int64_t rows = plan->angles.rows;
@@ -59,7 +60,7 @@ TROPE_HD int trope_limit_position(const trope_plan *plan, int64_t *position)
     return plan->angles.out_of_range == TROPE_RANGE_POISON;
 }
 
-/* Whether a position that drives a pair of the operand is poisoned. */
+/* Returns whether any pair of the operand has a poisoned position. */
 TROPE_HD int trope_is_poisoned(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
 {
     for (int32_t pair = 0; row->poisoned && pair < o->rotary_dim / 2; pair++)
@@ -68,7 +69,7 @@ TROPE_HD int trope_is_poisoned(const trope_plan *plan, const trope_plan_operand 
     return 0;
 }
 
-/* What is done with a token that is padding. */
+/* Returns the action for a token that is padding. */
 TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
 {
     switch (s->padding) {
@@ -83,7 +84,7 @@ TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
     }
 }
 
-/* Fills a row whose batch and token are set. `span` is the one of the row before, or {0}. */
+/* Fills in the rest of a row whose batch and token are set. `span` is the span of the previous row, or {0}. */
 TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row *row)
 {
     const trope_sequences *s = &plan->sequences;

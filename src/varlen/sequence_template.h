@@ -1,12 +1,13 @@
-/* The rules for one sequence of a packed stream: whether its bounds are valid, which tokens of this rank belong to it, and which
- * positions they have. position.h includes this once, with integers of 64 bits; CUDA includes it once more with 32, which are
- * enough for most calls and need half the registers. The includer defines INTEGER, FN(name) and DIVIDE(divisor, n).
+/* The rules for one sequence of a packed stream: whether its bounds are valid, which tokens of this rank belong to it, and
+ * which positions they have. position.h includes this file with 64-bit integers. CUDA includes it a second time with 32-bit
+ * integers, which are enough for most calls and need half the registers. The includer defines INTEGER, FN(name) and
+ * DIVIDE(divisor, n).
  *
- * `before` is the number of boundaries that are at or before some tokens: 0 for those before the first sequence, sequence + 1, or
- * count + 1 for those after the last one. */
+ * `before` is the number of boundaries at or before some tokens: 0 before the first sequence, sequence + 1 in a sequence,
+ * and count + 1 after the last sequence. */
 
-/* The boundaries around tokens, offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin,
- * unpadded_end) from cu_seqlens. */
+/* The boundaries around tokens, as offsets in the stream of all ranks. The sequence is stored at [begin, end). cu_seqlens
+ * contains [unpadded_begin, unpadded_end). */
 typedef struct FN(bounds) {
     INTEGER begin, end, unpadded_begin, unpadded_end;
 } FN(bounds);
@@ -23,7 +24,7 @@ TROPE_HD trope_bounds_fault FN(check_bounds)(const trope_sequences *s, FN(bounds
     const INTEGER stored = b.end - b.begin;
     if (b.unpadded_end - b.unpadded_begin > stored)
         return TROPE_BOUNDS_ROOM;
-    if (split == 1) /* (only sequences that are split have chunks) */
+    if (split == 1) /* only split sequences have chunks */
         return TROPE_BOUNDS_VALID;
     if ((INTEGER)DIVIDE(&s->cp.split, b.begin) * split != b.begin)
         return TROPE_BOUNDS_BEGIN_SPLIT;
@@ -31,32 +32,32 @@ TROPE_HD trope_bounds_fault FN(check_bounds)(const trope_sequences *s, FN(bounds
     return local * split != stored || (local & (s->cp.chunks - 1)) ? TROPE_BOUNDS_LENGTH_SPLIT : TROPE_BOUNDS_VALID;
 }
 
-/* The token of this rank that has this offset in the stream of all ranks. */
+/* Returns the token of this rank at an offset in the stream of all ranks. */
 TROPE_HD INTEGER FN(cp_local)(const trope_cp *cp, INTEGER global)
 {
     return (INTEGER)DIVIDE(&cp->split, global) - (INTEGER)cp->skipped;
 }
 
-/* The smallest offset in the stream of all ranks that comes after a token of this rank. */
+/* Returns the smallest offset in the stream of all ranks that comes after a token of this rank. */
 TROPE_HD INTEGER FN(cp_after)(const trope_cp *cp, INTEGER token)
 {
     return (token + (INTEGER)cp->skipped + 1) * (INTEGER)cp->split.divisor;
 }
 
-/* The position of token i of a sequence (or batch entry) that has `local` tokens on this rank. */
+/* Returns the position of token i of a sequence (or batch entry) with `local` tokens on this rank. */
 TROPE_HD INTEGER FN(cp_position)(const trope_cp *cp, INTEGER local, INTEGER i)
 {
     const INTEGER chunk = local >> (cp->chunks - 1);
-    const int32_t lead = i < chunk ? cp->lead[0] : cp->lead[1]; /* the same where there is one chunk */
+    const int32_t lead = i < chunk ? cp->lead[0] : cp->lead[1]; /* with one chunk, both leads are equal */
     return (lead * chunk + i) * (INTEGER)cp->step + (INTEGER)cp->first;
 }
 
-/* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
+/* Tokens [begin, end) of a batch entry, which are one sequence or one gap (padding outside all sequences). */
 typedef struct FN(span) {
-    INTEGER begin, end; /* tokens of this rank; with FLAT those of the whole sequence, which may lie on other ranks */
+    INTEGER begin, end; /* tokens of this rank; with FLAT, of the whole sequence, which may extend to other ranks */
     INTEGER sequence;   /* -1 for a gap */
-    INTEGER unpadded;   /* tokens with this index in the sequence, or a higher one, are padding */
-    int64_t first;      /* added to the index */
+    INTEGER unpadded;   /* tokens whose index in the sequence is at least this are padding */
+    int64_t first;      /* added to the index to give the position */
 } FN(span);
 
 TROPE_HD int FN(is_gap)(const trope_sequences *s, INTEGER before)
@@ -64,8 +65,8 @@ TROPE_HD int FN(is_gap)(const trope_sequences *s, INTEGER before)
     return before <= 0 || before > (INTEGER)s->count;
 }
 
-/* The sequence, or the gap before the first one or after the last one, that has these boundaries around it. `start` is its start
- * position, 0 without start positions. */
+/* Returns the span between these boundaries: a sequence, the gap before the first sequence, or the gap after the last one.
+ * `start` is the start position of the sequence, 0 without start positions. */
 TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, FN(bounds) b, int64_t start)
 {
     const int is_gap = FN(is_gap)(s, before);

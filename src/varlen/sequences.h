@@ -1,4 +1,4 @@
-/* From a call's fields to where its tokens belong. */
+/* Converts the fields of a call to a trope_sequences. */
 #ifndef TROPE_VARLEN_SEQUENCES_H
 #define TROPE_VARLEN_SEQUENCES_H
 
@@ -7,7 +7,7 @@
 #include "core/plan.h"
 #include "varlen/context_parallel.h"
 
-/* The sequences of a valid call whose ids_stride has been filled in. */
+/* `args` must be valid, with ids_stride filled in for every layout of ids. */
 static inline trope_sequences trope_plan_sequences(const trope_args *args)
 {
     trope_sequences s;
