@@ -84,7 +84,7 @@ TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
     }
 }
 
-/* Fills in the rest of a row whose batch and token are set. `span` is the span of the previous row, or {0}. */
+/* Fills in the rest of a trope_row whose batch and token are set. `span` is the span of the previous token, or {0}. */
 TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row *row)
 {
     const trope_sequences *s = &plan->sequences;

@@ -1,9 +1,9 @@
-/* The gradient of the angles. Every sum is taken in double, rows in ascending order of batch * tokens + token, within a row
- * operands and heads in theirs, so that the result depends on nothing but shapes and data.
+/* The gradient of the angles. Every sum is in double. It adds tokens in ascending order of batch * tokens + token, and
+ * within a token operands and heads in order. So the result depends only on shapes and data.
  *
- * freqs and tables: the rows that add to the same gradients are listed first (a counting sort, which keeps their order), then
- * each of these buckets is summed by one thread. inv_freq: each row has an angle of its own, and rows are summed in chunks of a fixed
- * number. */
+ * With freqs and tables, tokens that add to the same gradients form a bucket. A counting sort first lists the tokens of
+ * each bucket in order, and then one thread sums each bucket. With inv_freq, each token has its own angle, and tokens are
+ * summed in chunks of a fixed size. */
 #include "bwd/cpu/angle_gradient.h"
 
 #include <string.h>
@@ -17,8 +17,8 @@
 
 #define CHUNK_ROWS 256
 
-/* An element of dy with that of x takes as long (3.3 ns) as moving this many bytes, and so does a bucket without rows (118
- * ns, to write its zeros). */
+/* An element of dy with its element of x takes as long (3.3 ns) as moving BYTES_PER_ELEMENT bytes. A bucket without tokens
+ * takes as long (118 ns, to write its zeros) as moving BYTES_PER_BUCKET bytes. */
 #define BYTES_PER_ELEMENT 128
 #define BYTES_PER_BUCKET  4096
 
@@ -28,13 +28,13 @@ typedef struct pair_sums {
 } pair_sums;
 
 typedef struct gradient {
-    trope_plan plan;        /* the backward call's, with coefficients that are not rounded to the operands' dtype */
-    const trope_plan *call; /* the same with its own rounding */
+    trope_plan plan;        /* the plan of the backward call, but its coefficients are not rounded to the operands' dtype */
+    const trope_plan *call; /* the plan of the backward call, with its own rounding */
     const trope_row_kernels *kernels;
-    int axis;              /* freqs and tables: the axis whose pairs are summed now */
-    int64_t buckets;       /* freqs and tables: rows of d_freqs, times batch entries where each has its own */
-    int64_t *bucket_start; /* [buckets + 1] into rows */
-    int64_t *rows;         /* row numbers by bucket */
+    int axis;              /* freqs and tables: the current axis, whose pairs are summed */
+    int64_t buckets;       /* freqs and tables: rows of d_freqs, times batch entries if each has its own rows */
+    int64_t *bucket_start; /* [buckets + 1], indices into `rows` */
+    int64_t *rows;         /* the numbers of tokens, by bucket */
     double *partial;       /* inv_freq: [chunks, pairs] */
 } gradient;
 
@@ -58,7 +58,7 @@ static int count_threads(const gradient *g)
     return trope_useful_threads(g->plan.threads, elements * BYTES_PER_ELEMENT + (double)g->buckets * BYTES_PER_BUCKET);
 }
 
-/* The rows of d_freqs that there are for each of its batch entries: a stride of 0 receives the sum. */
+/* Returns the number of rows of d_freqs for each batch entry. With a row stride of 0, one row receives the sum. */
 static int64_t gradient_rows(const trope_plan *plan)
 {
     return plan->d_freqs_stride.row ? plan->angles.rows : 1;
@@ -78,7 +78,7 @@ uint64_t trope_angle_gradient_workspace(const trope_plan *plan)
     return 0;
 }
 
-/* Row `number` in the fixed order of the sums, whatever the order in memory. */
+/* Finds token `number` in the fixed order of the sums, which does not depend on the order in memory. */
 static void find_numbered_row(const gradient *g, int64_t number, trope_span *span, trope_row *row)
 {
     row->batch = number / g->plan.tokens;
@@ -86,7 +86,7 @@ static void find_numbered_row(const gradient *g, int64_t number, trope_span *spa
     trope_find_row(&g->plan, span, row);
 }
 
-/* ---- one row ---- */
+/* ---- one token ---- */
 
 static double load_element(int32_t dtype, const char *from)
 {
@@ -106,7 +106,7 @@ static double load_element(int32_t dtype, const char *from)
     }
 }
 
-/* Where a head's window starts, and the bytes from one element to the next. */
+/* The start of a head's window, and the bytes from one element to the next. */
 typedef struct window {
     const char *at;
     int64_t step;
@@ -124,7 +124,6 @@ static double load_second(const gradient *g, const window *w, int32_t pairs, int
     return load_element(w->dtype, w->at + trope_second_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
 }
 
-/* Adds one head. */
 static void add_head(const gradient *g, int32_t pairs, const window windows[2], const trope_row_angles *t, pair_sums *sums)
 {
     const window *dy = &windows[0], *x = &windows[1];
@@ -148,7 +147,8 @@ static window window_of(const gradient *g, const char *base, const int64_t *stri
     return (window){base + offset * size, stride[TROPE_DIM_ELEMENT] * size, interleaved, g->plan.dtype};
 }
 
-/* dy of a norm after the rotation becomes the gradient of what is normalised; x of a norm before it becomes n(x). */
+/* Replaces dy or x for a norm: dy by the gradient of the rotated elements (norm after the rotation), or x by n(x) (norm
+ * before the rotation). */
 static void replace_by_norm(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
                             const int64_t head[2], const trope_token_norm *token, double *space, window windows[2])
 {
@@ -167,7 +167,7 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
 {
     double replaced[TROPE_MAX_ROTARY_DIM]; /* also holds floats */
     if (o->norm.is_after && trope_is_poisoned(&g->plan, o, row))
-        return; /* all of y is NaN there */
+        return; /* all of y is NaN for this token */
     trope_token_norm token = {0};
     if (o->norm.is_token)
         token = trope_find_norm_gradient(g->kernels->isa)->of_token(g->call, o, row, t, replaced);
@@ -185,7 +185,7 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
     }
 }
 
-/* Adds all heads of all operands of a row with these coefficients. */
+/* Adds all heads of all operands of a token with these coefficients. */
 static void add_row(const gradient *g, const trope_row *row, const trope_row_angles *t, pair_sums *sums)
 {
     for (int i = 0; i < g->plan.operand_count; i++)
@@ -195,7 +195,7 @@ static void add_row(const gradient *g, const trope_row *row, const trope_row_ang
 
 /* ---- freqs and tables ---- */
 
-/* The bucket of a row for the axis at hand, -1 if its angle gets no gradient from it. */
+/* Returns the bucket of a token for the current axis, or -1 if the token adds nothing to that axis. */
 static int64_t find_bucket(const gradient *g, const trope_row *row)
 {
     if (row->action != TROPE_ROW_ROTATE || (row->poisoned >> g->axis & 1))
@@ -220,7 +220,7 @@ static void sort_rows(const gradient *g)
             if (pass == 0)
                 start[bucket + 1]++; /* counts, shifted by one */
             else
-                g->rows[start[bucket]++] = number; /* leaves each start at its bucket's end */
+                g->rows[start[bucket]++] = number; /* moves each start to the end of its bucket */
         }
         for (int64_t bucket = 0; pass == 0 && bucket < g->buckets; bucket++)
             start[bucket + 1] += start[bucket];
@@ -237,7 +237,7 @@ static void store_angle(const gradient *g, int64_t index, double value)
         ((float *)g->plan.d_freqs)[index] = (float)value;
 }
 
-/* The gradients of the columns of one pair at a row of d_freqs, in the plane that drives the pair; 0 in the others. */
+/* Stores the gradients of a pair's columns at a row of d_freqs, in the plane of the pair. The other planes receive 0. */
 static void store_pair(const gradient *g, int64_t base, int32_t pair, const pair_sums *sums)
 {
     const trope_plan *plan = &g->plan;
@@ -266,7 +266,8 @@ static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sum
             store_pair(g, base, pair, sums);
 }
 
-/* For inverse the angle that is rotated by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+/* With inverse, the rotation uses the angle -a, so the sums change their sign. (0 - x gives 0, not -0, for an angle that no
+ * token uses.) */
 static void invert_sums(const trope_plan *plan, pair_sums *sums)
 {
     for (int32_t i = 0; plan->inverse && i < plan->pairs; i++) {
@@ -283,8 +284,8 @@ static int has_norm_after(const trope_plan *plan)
     return 0;
 }
 
-/* Whether rows of a bucket, which are at one row of d_freqs, may be at different angles: of this axis, or of the others, which a norm
- * after the rotation needs too. */
+/* Returns whether the tokens of a bucket, which share a row of d_freqs, may have different angles: on this axis, or on
+ * other axes, which a norm after the rotation also needs. */
 static int angles_differ(const trope_plan *plan)
 {
     return (plan->axes > 1 && has_norm_after(plan)) || (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
@@ -372,7 +373,7 @@ static void sum_frequencies(gradient *g)
 void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels)
 {
     gradient g = {.plan = *plan, .call = plan, .kernels = kernels};
-    g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, not sin as it was rounded for the operands */
+    g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, without the rounding for the operands */
     if (plan->d_freqs)
         sum_angles(&g);
     else

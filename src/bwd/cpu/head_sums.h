@@ -1,17 +1,17 @@
-/* Destinations that receive a sum: of the gradients of several heads, or with what they hold. */
+/* The gradients of operands whose dst receives a sum: over several heads, or of the result and old_dst. */
 #ifndef TROPE_BWD_CPU_HEAD_SUMS_H
 #define TROPE_BWD_CPU_HEAD_SUMS_H
 
 #include "core/plan.h"
 
 typedef struct trope_head_sum_kernels {
-    /* Writes rows [begin, end) of every operand for which trope_is_summed. */
+    /* Writes tokens [begin, end) of every operand for which trope_is_summed. */
     void (*sum)(const trope_plan *plan, int64_t begin, int64_t end);
 } trope_head_sum_kernels;
 
 extern const trope_head_sum_kernels trope_head_sums_portable, trope_head_sums_avx2, trope_head_sums_avx512;
 
-/* The kernels for an instruction set that trope_find_row_kernels has chosen. */
+/* Returns the kernels for an instruction set that trope_find_row_kernels has chosen. */
 const trope_head_sum_kernels *trope_find_head_sums(int32_t isa);
 
 #endif

@@ -1,11 +1,13 @@
-/* The kernel of sums over heads for one instruction set. */
+/* The kernel of sums over heads, for one instruction set. */
 #include "bwd/cpu/head_sums.h"
 #include "fwd/cpu/isa.h"
 
-/* Elements that are summed at a time, 128 bytes of them: half of them the first elements of pairs, half the second. */
+/* The number of elements that are summed at a time, which take 128 bytes. In a window, one half of them are the first
+ * elements of pairs, and the other half the second elements. */
 #define SUM_WIDTH ((int)(128 / sizeof(REAL)))
 
-/* Sums that wait for their neighbour: one a level of the tree, and heads are counted in 64 bits. */
+/* The maximum number of sums that wait for their neighbour: one for each level of the tree. Heads are counted in 64
+ * bits. */
 #define SUM_LEVELS 64
 
 #include "fwd/cpu/real_f32.h"

@@ -1,13 +1,13 @@
-/* One destination head at a time: M' of the sum of dy over one head, or over all heads that share it. The sum is a binary tree,
- * neighbours first, padded with +0 to a power of two. Terms come in order, so that the tree is a binary counter: a level holds a
- * sum that waits for its neighbour. */
+/* Computes one destination head at a time: M' of the sum of dy over one head, or over all heads that share it. The sum is a
+ * binary tree, neighbours first, padded with +0 to a power of two. Terms come in order, so the tree is a binary counter: a
+ * level holds a sum that waits for its neighbour. */
 
 typedef struct FN(terms) {
     REAL value[SUM_WIDTH];
 } FN(terms);
 
 typedef struct FN(tree) {
-    uint64_t count; /* terms so far: bit l is set where level l holds a sum */
+    uint64_t count; /* terms so far; bit l is set if level l holds a sum */
     FN(terms) level[SUM_LEVELS];
 } FN(tree);
 
@@ -22,7 +22,7 @@ static inline void FN(push)(FN(tree) * tree, int level, FN(terms) sum)
     tree->count += (uint64_t)1 << level;
 }
 
-/* Pads with +0, a subtree at a time, and returns the sum. */
+/* Pads with +0, one subtree at a time, and returns the sum. */
 static FN(terms) FN(finish)(FN(tree) * tree)
 {
     static const FN(terms) zeros;
@@ -31,14 +31,14 @@ static FN(terms) FN(finish)(FN(tree) * tree)
     return tree->level[__builtin_ctzll(tree->count)];
 }
 
-/* What is the same for all elements of a destination head. */
+/* The values that all elements of a destination head share. */
 typedef struct FN(sum) {
     const trope_plan *plan;
     const trope_plan_operand *operand;
     FN(coefficients) coefficients;
     const char *src; /* the first source head */
     char *dst;
-    int64_t heads, inner; /* source heads; of which so many follow each other before the group's stride is taken */
+    int64_t heads, inner; /* the number of source heads, and of heads in a group */
 } FN(sum);
 
 static inline const char *FN(source_head)(const FN(sum) * s, int64_t head)
@@ -49,7 +49,7 @@ static inline const char *FN(source_head)(const FN(sum) * s, int64_t head)
            (group * o->src_stride[TROPE_DIM_GROUP] + in_group * o->src_stride[TROPE_DIM_HEAD]) * s->plan->element_size;
 }
 
-/* Adds to what dst holds if asked to, and stores `count` elements that are `step` elements of the window apart. */
+/* Stores `count` elements that are `step` elements apart in the head. With accumulate, it adds old_dst first. */
 static void FN(store_sum)(const FN(sum) * s, REAL *sum, int first, int step, int count)
 {
     const int32_t dtype = s->plan->dtype;
@@ -68,7 +68,7 @@ static void FN(store_sum)(const FN(sum) * s, REAL *sum, int first, int step, int
     FN(store_strided)(to, sum, step * stride, dtype, count);
 }
 
-/* Elements [first, first + count) that pass through. */
+/* Sums elements [first, first + count), which pass through. */
 static void FN(sum_elements)(const FN(sum) * s, int first, int count)
 {
     const int64_t stride = s->operand->src_stride[TROPE_DIM_ELEMENT], size = s->plan->element_size;
@@ -89,8 +89,8 @@ static void FN(sum_run)(const FN(sum) * s, int begin, int end)
         FN(sum_elements)(s, first, end - first < SUM_WIDTH ? end - first : SUM_WIDTH);
 }
 
-/* Pairs of one head: `pair` is the first of `count`, all in one part. The first elements, and from half the width on the second
- * ones. */
+/* Loads `count` pairs of one head, from `pair` on, all in one part. The result has the first elements, and from half the
+ * width on the second elements. */
 static FN(terms) FN(load_pairs)(const FN(sum) * s, const char *window, int pair, int count)
 {
     const trope_plan *plan = s->plan;
@@ -104,7 +104,7 @@ static FN(terms) FN(load_pairs)(const FN(sum) * s, const char *window, int pair,
     return x;
 }
 
-/* Rotates the sum of such pairs. NATIVE rounds it to the dtype first, as eager code stores it. */
+/* Rotates the sum of these pairs. NATIVE rounds the sum to the dtype first, as eager code stores it. */
 static void FN(rotate_sum)(const FN(sum) * s, int pair, int count, FN(terms) * sum)
 {
     const int half = SUM_WIDTH / 2, native = FN(native_kind)(s->plan);
@@ -146,7 +146,7 @@ static void FN(sum_window)(const FN(sum) * s)
             FN(sum_pairs)(s, part * per_part + i, per_part - i < most ? per_part - i : most);
 }
 
-/* Zeros where padding is; what is added to stays. */
+/* Writes zeros for padding. With accumulate, old_dst stays unchanged. */
 static void FN(clear_head)(const FN(sum) * s)
 {
     const int64_t step = s->operand->dst_stride[TROPE_DIM_ELEMENT] * s->plan->element_size;

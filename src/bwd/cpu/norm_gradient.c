@@ -22,11 +22,11 @@ const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa)
 typedef struct norm_gradient {
     const trope_plan *plan;
     const trope_norm_gradient_kernels *kernels;
-    int64_t rows, run_rows, runs; /* run_rows: of a run, but the last one */
-    int64_t weights;              /* of all operands that want d_weight */
+    int64_t rows, run_rows, runs; /* run_rows: the tokens of each run except the last one */
+    int64_t weights;              /* the weights of all operands that have d_weight */
 } norm_gradient;
 
-/* Weights of an operand whose d_weight is wanted, else 0. */
+/* Returns the number of weights of an operand that has d_weight, otherwise 0. */
 static int64_t wanted_weights(const trope_plan_operand *o)
 {
     return o->norm.d_weight ? trope_count_weights(o) : 0;
@@ -42,7 +42,7 @@ static norm_gradient plan_runs(const trope_plan *plan)
     return g;
 }
 
-/* What sums are in: f32, or f64 with f64. */
+/* Returns the size of a sum in bytes. Sums are f32, or f64 with f64. */
 static int64_t real_size(const trope_plan *plan)
 {
     return trope_element_size(trope_gradient_dtype(plan->dtype));
@@ -67,7 +67,7 @@ static void run_runs(const void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The sum over the runs of weight i of all. */
+/* Returns the sum over all runs for weight i. */
 static double sum_of_runs(const norm_gradient *g, int64_t i)
 {
     double sum = 0;
@@ -96,7 +96,7 @@ void trope_norm_gradient(const trope_plan *plan, int32_t isa)
 {
     norm_gradient g = plan_runs(plan);
     g.kernels = kernels[isa];
-    const int threads = trope_useful_threads(plan->threads, 3 * plan->bytes_written); /* and x and dy are read */
+    const int threads = trope_useful_threads(plan->threads, 3 * plan->bytes_written); /* x and dy are read, too */
     trope_parallel_for(threads, g.runs, run_runs, &g);
     store_weights(&g);
 }

@@ -1,4 +1,4 @@
-/* The backward of norms for one instruction set. */
+/* The backward of norms, for one instruction set. */
 #include "bwd/cpu/norm_gradient.h"
 #include "fwd/cpu/isa.h"
 

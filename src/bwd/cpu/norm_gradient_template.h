@@ -1,20 +1,20 @@
-/* The backward of a norm (trope.h, trope_norm), in blocks of a head. Forward normalises `in`, which is x, or M x if the norm comes
- * after the rotation. The gradient of what the norm gives is `out`, which is M' dy, or dy. The elements of both are in the same
- * order. One of the two has a rotated window. */
+/* The backward of a norm (trope.h, trope_norm), in blocks of a head. `in` is the input of the norm in forward: x, or M x if
+ * the norm comes after the rotation. `out` is the gradient of the output of the norm: M' dy, or dy if the norm comes after
+ * the rotation. The elements of both are in the same order. One of the two has a rotated window. */
 
 typedef struct FN(head_gradient) {
     const trope_plan *plan;
     const trope_plan_operand *operand;
     FN(head_values) in, out;
-    char *dst;          /* NULL: not wanted */
-    const char *weight; /* of the head; NULL: none */
-    REAL *sums;         /* of the head's weights; NULL: not wanted */
+    char *dst;          /* NULL: dx is not computed */
+    const char *weight; /* the weights of the head; NULL: none */
+    REAL *sums;         /* the sums of the head's weights; NULL: d_weight is not computed */
     REAL rstd, k;       /* of the head, or of its token */
-    REAL *rotated;      /* room for a window */
+    REAL *rotated;      /* scratch memory for a window */
 } FN(head_gradient);
 
-/* The coefficients of M, of `count` pairs, from those of M': the transpose of the transpose. With NATIVE they are rounded, as those
- * of forward are. */
+/* Computes the coefficients of M for `count` pairs from the coefficients of M', by transposing again. NATIVE rounds them,
+ * as in forward. */
 static FN(coefficients)
     FN(find_forward_coefficients)(const trope_plan *plan, FN(coefficients) t, int count, REAL space[4 * NORM_BLOCK])
 {
@@ -30,7 +30,8 @@ static FN(coefficients)
     return (FN(coefficients)){c1, s1, c2, s2};
 }
 
-/* `count` pairs of a window in memory, from pair i of a part that begins at `part`, as a part of `count` pairs. */
+/* Loads `count` pairs of a window in memory, from pair i of a part that begins at `part`. Stores them like a part of
+ * `count` pairs. */
 static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, const char *part, int64_t step,
                                   int32_t dtype, int i, int count, REAL *to)
 {
@@ -40,7 +41,7 @@ static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, 
         FN(load_strided)(to + count, part + trope_second_in_part(0, o->part_pairs, i) * bytes, step, dtype, count);
 }
 
-/* The way back. */
+/* Does the reverse: stores `count` pairs into a part. */
 static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved, const REAL *from, int i, int count,
                                    REAL *part)
 {
@@ -50,7 +51,8 @@ static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved,
         memcpy(part + trope_second_in_part(0, o->part_pairs, i), from + count, bytes);
 }
 
-/* A window in memory: M' of it, by coefficients that are not rounded, or M of it, as forward has it. */
+/* Rotates a window in memory. It computes M' of the window with coefficients that are not rounded, or M of it as in
+ * forward. */
 static __attribute__((noinline)) void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward,
                                                         const char *from, int64_t step, int32_t dtype, FN(coefficients) t,
                                                         REAL *to)
@@ -78,7 +80,7 @@ static __attribute__((noinline)) void FN(rotate_window)(const trope_plan *plan, 
         FN(round_rotated)(plan, o->rotary_dim, to);
 }
 
-/* Rotates the window of what forward rotates, or of dy. */
+/* Rotates the window of x (norm after the rotation) or of dy (norm before it). */
 static void FN(rotate_head)(FN(head_gradient) * h, FN(coefficients) t)
 {
     const trope_plan *plan = h->plan;
@@ -89,7 +91,7 @@ static void FN(rotate_head)(FN(head_gradient) * h, FN(coefficients) t)
     side->rotated = h->rotated;
 }
 
-/* Turns a block of `out` into g = w out. */
+/* Computes g = w out for a block of `out`. */
 static void FN(weigh)(const FN(head_gradient) * h, int64_t first, int count, REAL *out)
 {
     REAL w[NORM_BLOCK];
@@ -100,7 +102,7 @@ static void FN(weigh)(const FN(head_gradient) * h, int64_t first, int count, REA
         out[i] = w[i] * out[i];
 }
 
-/* The sum of g in over a head; the terms of d_weight are added to its sums. */
+/* Returns the sum of g * in over a head. Also adds the terms of d_weight to their sums. */
 static REAL FN(sum_products)(const FN(head_gradient) * h)
 {
     REAL in[NORM_BLOCK], g[NORM_BLOCK];
@@ -126,7 +128,7 @@ static inline REAL FN(slope_of_products)(const FN(head_gradient) * h, REAL produ
     return REAL_NORM_SLOPE(products / (REAL)h->operand->norm.elements, h->rstd);
 }
 
-/* The gradient of a block of `in`. */
+/* Computes the gradient of a block of `in`. */
 static void FN(find_gradient)(const FN(head_gradient) * h, int64_t first, int count, REAL *g)
 {
     REAL in[NORM_BLOCK];
@@ -137,7 +139,7 @@ static void FN(find_gradient)(const FN(head_gradient) * h, int64_t first, int co
         g[i] = h->rstd * REAL_FMA(-in[i], h->k, g[i]);
 }
 
-/* The same of the window, in place of what was rotated. */
+/* Computes the gradient of the window of `in`. It replaces the rotated window. */
 static void FN(find_window_gradient)(FN(head_gradient) * h)
 {
     const trope_plan_operand *o = h->operand;
@@ -150,7 +152,7 @@ static void FN(find_window_gradient)(FN(head_gradient) * h)
     }
 }
 
-/* Stores a block of results, added to what dst holds if asked to: with NATIVE, which `rounding` is, they are rounded before. */
+/* Stores a block of results. With accumulate, it adds them to old_dst. NATIVE rounds them before that. */
 static void FN(store_block)(const FN(head_gradient) * h, int64_t first, int count, REAL *value)
 {
     const int64_t step = h->operand->dst_stride[TROPE_DIM_ELEMENT];
@@ -199,7 +201,7 @@ static void FN(fill_head)(const FN(head_gradient) * h, REAL value)
     }
 }
 
-/* Padding that is copied: dx is dy, bit for bit, or is added. */
+/* Copies padding: dx is dy, bit for bit. With accumulate, it adds dy to old_dst. */
 static void FN(copy_padding)(const FN(head_gradient) * h)
 {
     const trope_plan_operand *o = h->operand;
@@ -216,7 +218,7 @@ static void FN(copy_padding)(const FN(head_gradient) * h)
     }
 }
 
-/* Rotates a head, and finds its rstd and k. A token's are known. */
+/* Rotates a head, and finds its rstd and k. With a norm over the token, they are already known. */
 static void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
 {
     FN(rotate_head)(h, t);
@@ -253,7 +255,7 @@ static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const 
            head[1] * stride[TROPE_DIM_HEAD];
 }
 
-/* Sets where a head and its weights are. SUMS: of the operand's weights, or NULL. */
+/* Sets the addresses of a head and its weights. SUMS are the sums of the operand's weights, or NULL. */
 static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const int64_t head[2], REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
@@ -267,8 +269,8 @@ static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const in
     h->sums = sums ? sums + (head[0] * o->heads_per_group + head[1]) * o->norm.weight_of_head : NULL;
 }
 
-/* Finds rstd and k of a token whose norm is over all of its heads, or the sums of its heads alone. Where sums are read or written,
- * rstd is read. */
+/* Finds rstd and k of a token with a norm over all of its heads. With TROPE_SUMS_WRITE, it finds only the sums of the
+ * heads. If sums are read or written, rstd is read. */
 static void FN(begin_token)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
@@ -296,7 +298,8 @@ static void FN(begin_token)(FN(head_gradient) * h, const trope_row *row, FN(coef
     h->k = FN(slope_of_products)(h, FN(end_sum)(&products));
 }
 
-/* SUMS: of the operand's weights, or NULL. Not inlined, so that the stack does not hold its arrays while coefficients are found. */
+/* SUMS are the sums of the operand's weights, or NULL. Not inlined, so that its arrays are not on the stack while
+ * coefficients are computed. */
 static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o,
                                                               const trope_row *row, FN(coefficients) t, REAL *sums)
 {
@@ -321,7 +324,7 @@ static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *
 static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t end, REAL *sums)
 {
     trope_plan once = *plan;
-    once.rounding = TROPE_ROUND_ONCE; /* backward is that of the formula, whatever forward rounds */
+    once.rounding = TROPE_ROUND_ONCE; /* backward follows the formula, without forward's rounding */
     REAL space[4 * TROPE_MAX_PAIRS];
     FN(coefficients) coefficients = {0};
     trope_span span = {0};
@@ -344,10 +347,10 @@ static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t 
     }
 }
 
-/* Room for the coefficients of a row in f32; in f64 they are there already. */
+/* Scratch memory for the coefficients of a token in f32. In f64, `angles` has them already. */
 #define ANGLE_SPACE (sizeof(REAL) < sizeof(double) ? 4 * TROPE_MAX_PAIRS : 1)
 
-/* The coefficients of a row in the arithmetic. */
+/* Returns the coefficients of a token in the type of the arithmetic. */
 static FN(coefficients) FN(coefficients_of_angles)(const trope_plan_operand *o, const trope_row_angles *angles, REAL *space)
 {
 #ifdef REAL_IS_DOUBLE

@@ -1,12 +1,13 @@
-/* The coefficients of a row: cos and sin of its angles, times the scales of the plan. Functions with arrays of their own are not
- * inlined, so that their arrays do not lie on the stack together: callers may have 64 KB of it. */
+/* The coefficients of a token: cos and sin of its angles, times the scales of the plan. Functions with their own arrays are
+ * not inlined, so that their arrays are not on the stack at the same time: callers may have only 64 KB of it. */
 
-/* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
+/* The coefficients of one token, plan->pairs of each kind. If the elements of a pair share an angle, c2 is c1 and s2 is
+ * s1. */
 typedef struct FN(coefficients) {
     const REAL *c1, *s1, *c2, *s2;
 } FN(coefficients);
 
-/* Columns of a table row to REAL, each from the plane and the row of its pair's axis. */
+/* Converts the columns of a table row to REAL. Each column comes from the plane and the row of its pair's axis. */
 static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, const void *table, REAL *to)
 {
     const trope_plan_angles *a = &plan->angles;
@@ -32,7 +33,7 @@ static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, con
     }
 }
 
-/* cos and sin, times the scales (mscale and the direction's sign). */
+/* Computes cos and sin, times the scales (mscale and the sign of the direction). */
 static void FN(sincos_of_angles)(const trope_plan *plan, const REAL *restrict angle, int count, REAL *restrict cosine,
                                  REAL *restrict sine)
 {
@@ -110,8 +111,8 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
     }
 }
 
-/* Columns as they stand in a table to the first elements of all pairs, then the second. Where the columns of all first
- * elements come before those of all second ones they are so already. */
+/* Reorders columns from the order of the table to the first elements of all pairs, followed by the second elements. Tables
+ * whose columns are already in this order need no work. */
 static __attribute__((noinline)) void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
 {
     const int pairs = plan->pairs, per_part = pairs / plan->parts;
@@ -137,7 +138,7 @@ static __attribute__((noinline)) void FN(find_angles)(const trope_plan *plan, co
     FN(sincos_of_angles)(plan, angle, columns, c, s);
 }
 
-/* cos and sin by column, ready to rotate by. */
+/* Computes cos and sin of each column, with scales, poison and rounding. */
 static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int columns, REAL *c, REAL *s)
 {
     if (plan->angles.source == TROPE_ANGLES_PHASE) {
@@ -154,13 +155,13 @@ static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int c
         FN(poison)(plan, row, c);
         FN(poison)(plan, row, s);
     }
-    if (plan->rounding == TROPE_ROUND_NATIVE) { /* as a framework would hold them */
+    if (plan->rounding == TROPE_ROUND_NATIVE) { /* as a framework stores them */
         FN(round_values)(plan->dtype, columns, c);
         FN(round_values)(plan->dtype, columns, s);
     }
 }
 
-/* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
+/* Writes the coefficients of a token to `space`, at most 4 * plan->pairs of them. */
 static __attribute__((noinline)) FN(coefficients)
     FN(find_coefficients)(const trope_plan *plan, const trope_row *row, REAL *space)
 {

@@ -1,7 +1,7 @@
-/* Elements to and from REAL, the type of the arithmetic: float (f32, f16, bf16) or double (f64), and REAL_IS_DOUBLE goes with
- * the latter. FN(name) is name_f32 or name_f64. Tables may be of any dtype. */
+/* Conversions of elements to and from REAL, the type of the arithmetic: float (for f32, f16 and bf16) or double (for f64).
+ * REAL_IS_DOUBLE is defined with double. FN(name) is name_f32 or name_f64. Tables may have any dtype. */
 
-/* `count` neighbours. */
+/* Loads `count` contiguous elements. */
 static inline void FN(load)(REAL *restrict to, const void *from, int32_t dtype, int count)
 {
     if (dtype == TROPE_F32) {
@@ -51,7 +51,7 @@ static inline void FN(store)(void *to, const REAL *restrict from, int32_t dtype,
         out[i] = from[i];
 }
 
-/* Elements that are `step` apart. */
+/* Loads elements with a stride of `step`. */
 static inline void FN(load_strided)(REAL *restrict to, const char *from, int64_t step, int32_t dtype, int count)
 {
     if (step == 1) {
@@ -83,7 +83,7 @@ static inline REAL FN(canonical)(REAL x)
 #endif
 }
 
-/* Values as the dtype would hold them. */
+/* Rounds values to the dtype. */
 static inline void FN(round_values)(int32_t dtype, int count, REAL *values)
 {
 #ifdef REAL_IS_DOUBLE

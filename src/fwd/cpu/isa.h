@@ -1,8 +1,8 @@
-/* What every file begins with that is compiled once for each instruction set: ISA_NAME is that of the file that includes this,
- * whose compiler flags are those of the instruction set, and everything but a table of functions is static.
+/* The common start of every file that is compiled once for each instruction set. The including file defines ISA_NAME and is
+ * compiled with the flags of that instruction set. Everything except one table of functions is static.
  *
- * Templates are included twice: REAL, REAL_DTYPE, REAL_FMA, REAL_RECIPROCAL_ROOT, REAL_NORM_SLOPE and SUFFIX are those of float and f32, and then those of
- * double and f64, with REAL_IS_DOUBLE. real_f32.h and real_f64.h define them. */
+ * Templates are included twice: first for float and f32, and then for double and f64, with REAL_IS_DOUBLE. real_f32.h and
+ * real_f64.h define REAL, REAL_DTYPE, REAL_FMA, REAL_RECIPROCAL_ROOT, REAL_NORM_SLOPE and SUFFIX. */
 #ifndef TROPE_FWD_CPU_ISA_H
 #define TROPE_FWD_CPU_ISA_H
 
@@ -24,10 +24,11 @@
 #define STRING(a)    STRING_(a)
 #define FN(name)     PASTE(name##_, SUFFIX)
 
-/* Elements of a head that a norm takes at a time, a power of two. */
+/* The number of elements of a head that a norm processes at a time, a power of two. */
 #define NORM_BLOCK 64
 
-/* Elements of a head from element `e` on that are stored at a time: up to NORM_BLOCK of them, all in the window or all outside. */
+/* Returns how many elements of a head, from element `e` on, are stored together: at most NORM_BLOCK, and all inside the
+ * window or all outside. */
 static inline int count_block(const trope_plan_operand *o, int64_t e)
 {
     const int64_t window = o->rotary_offset, after = window + o->rotary_dim;

@@ -1,22 +1,24 @@
-/* The RMS norm of a head, or of all heads of a token (trope.h, trope_norm), in blocks: a head may have any number of elements.
+/* The RMS norm of a head, or of all heads of a token (trope.h, trope_norm). It works in blocks, because a head may have any
+ * number of elements.
  *
- * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two. A block is a subtree; the sums of blocks
- * come in order, so that the rest of the tree is a binary counter. A sum over a token is such a tree of the sums of its heads. */
+ * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two. A block is a subtree. The sums of
+ * the blocks come in order, so the rest of the tree is a binary counter. A sum over a token is another such tree, over the
+ * sums of its heads. */
 
 typedef struct FN(tree_sum) {
-    uint64_t count; /* leaves so far: bit l is set where level l holds a sum */
+    uint64_t count; /* leaves so far; bit l is set if level l holds a sum */
     REAL level[64];
 } FN(tree_sum);
 
-/* One level of the tree. */
+/* Adds one level of the tree. */
 static inline void FN(add_neighbours)(int count, const REAL *restrict from, REAL *restrict to)
 {
     for (int i = 0; i < count; i++)
         to[i] = from[2 * i] + from[2 * i + 1];
 }
 
-/* The sum of a block. All counts are constants, so that the compiler makes shuffles of vectors of them. Not inlined: gcc would
- * take the levels apart into scalars. */
+/* Returns the sum of a block. All counts are constants, so that the compiler uses vector shuffles. Not inlined, because gcc
+ * would then split the levels into scalars. */
 static __attribute__((noinline)) REAL FN(sum_block)(const REAL values[NORM_BLOCK])
 {
     REAL a[NORM_BLOCK / 2], b[NORM_BLOCK / 4], c[NORM_BLOCK / 8], d[NORM_BLOCK / 16];
@@ -36,7 +38,7 @@ static inline void FN(push_sum)(FN(tree_sum) * sum, int level, REAL value)
     sum->count += UINT64_C(1) << level;
 }
 
-/* Adds a block of `count` values, which are padded: only the last block of a head has less than NORM_BLOCK of them. */
+/* Adds a block of `count` values, and pads it. Only the last block of a head has fewer than NORM_BLOCK values. */
 static inline void FN(add_block)(FN(tree_sum) * sum, REAL *values, int count)
 {
     for (int i = count; i < NORM_BLOCK; i++)
@@ -51,7 +53,7 @@ static inline REAL FN(end_sum)(FN(tree_sum) * sum)
     return sum->level[__builtin_ctzll(sum->count)] + 0; /* -0 becomes +0, as if every head were padded */
 }
 
-/* Where the rstd of a head, or of its token, is in an array of REAL. */
+/* Returns the address of the rstd of a head, or of its token, in the caller's array. NULL: there is no array. */
 static inline char *FN(rstd_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                    const int64_t head[2])
 {
@@ -68,7 +70,7 @@ static inline const char *FN(weights_of_head)(const trope_plan_operand *o, const
                : NULL;
 }
 
-/* Reads rstd from the caller's array, or writes it there, if the caller has one. */
+/* Reads rstd from the caller's array, or writes it there. Without an array, it does nothing. */
 static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                   const int64_t head[2], REAL *rstd)
 {
@@ -81,14 +83,14 @@ static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_opera
         FN(store)(place, rstd, REAL_DTYPE, 1);
 }
 
-/* A head in memory. The rotated window, if there is one, replaces the elements of the window. */
+/* A head in memory. If `rotated` is not NULL, it replaces the elements of the window. */
 typedef struct FN(head_values) {
     const char *at;
-    int64_t step; /* elements from one to the next */
+    int64_t step; /* in elements */
     const REAL *rotated;
 } FN(head_values);
 
-/* Elements [first, first + count) of a head, which are a block. */
+/* Loads one block: elements [first, first + count) of a head. */
 static inline void FN(load_block)(const trope_plan *plan, const trope_plan_operand *o, const FN(head_values) * head,
                                   int64_t first, int count, REAL *to)
 {
@@ -99,7 +101,7 @@ static inline void FN(load_block)(const trope_plan *plan, const trope_plan_opera
         memcpy(to + (begin - first), head->rotated + (begin - window), (size_t)(end - begin) * sizeof *to);
 }
 
-/* The sum of the squares of a head. */
+/* Returns the sum of the squares of a head. */
 static __attribute__((noinline)) REAL FN(sum_squares)(const trope_plan *plan, const trope_plan_operand *o,
                                                       const FN(head_values) * x)
 {
@@ -121,7 +123,7 @@ static inline REAL FN(rstd_of_squares)(const trope_plan_operand *o, REAL squares
     return REAL_RECIPROCAL_ROOT(squares / (REAL)o->norm.elements, (REAL)o->norm.eps);
 }
 
-/* rstd of a head, computed or read. x: what is normalised. */
+/* Returns the rstd of a head, computed from x or read. x is the head that is normalised. */
 static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
                           const FN(head_values) * x)
 {
@@ -130,13 +132,13 @@ static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, c
     return rstd;
 }
 
-/* Where the sum of a head of a token is, in the caller's array. */
+/* Returns the address of the sum of a head of a token, in the caller's array. */
 static inline char *FN(sum_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, int64_t head)
 {
     return o->norm.sums + ((head * plan->batch + row->batch) * plan->tokens + row->token) * (int64_t)sizeof(REAL);
 }
 
-/* Adds the sum of the next head of a token, and writes it if it is wanted. */
+/* Adds the sum of the next head of a token, and writes it if the caller wants the sums. */
 static inline void FN(add_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                 FN(tree_sum) * sum, REAL value)
 {
@@ -146,7 +148,7 @@ static inline void FN(add_head)(const trope_plan *plan, const trope_plan_operand
     FN(push_sum)(sum, 0, value);
 }
 
-/* Adds the sums of the heads of all ranks. */
+/* Adds the sums of the heads of all ranks, from the caller's array. */
 static void FN(read_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(tree_sum) * sum)
 {
     REAL value;
@@ -156,14 +158,14 @@ static void FN(read_sums)(const trope_plan *plan, const trope_plan_operand *o, c
     }
 }
 
-/* Writes the sums of a token that is not normalised. */
+/* Writes zeros as the sums of a token that is not normalised. */
 static void FN(clear_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
 {
     for (int64_t head = 0; head < trope_heads_of_token(o); head++)
         memset(FN(sum_place)(plan, o, row, head), 0, sizeof(REAL));
 }
 
-/* rstd of a token, read, or computed of the squares of its heads. */
+/* Returns the rstd of a token, read, or computed from the squares of its heads. */
 static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                    FN(tree_sum) * squares)
 {
@@ -172,7 +174,7 @@ static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_oper
     return rstd;
 }
 
-/* The factors of elements [first, first + count) of a head: weight, or 1 + weight. */
+/* Loads the factors of elements [first, first + count) of a head: weight, or 1 + weight. */
 static inline void FN(load_weights)(const trope_plan_norm *norm, const char *weight, int64_t first, int count, REAL *w)
 {
     FN(load)(w, weight + first * trope_element_size(norm->weight_dtype), norm->weight_dtype, count);
@@ -180,7 +182,8 @@ static inline void FN(load_weights)(const trope_plan_norm *norm, const char *wei
         w[i] = (REAL)1 + w[i];
 }
 
-/* Elements [first, first + count) of a head, at most TROPE_MAX_ROTARY_DIM of them, normalised. weight: NULL for none. */
+/* Normalises elements [first, first + count) of a head, at most TROPE_MAX_ROTARY_DIM of them. `weight` is NULL without a
+ * weight. */
 static inline void FN(normalise)(const trope_plan *plan, const trope_plan_norm *norm, const char *weight, int64_t first,
                                  int count, REAL rstd, REAL *x)
 {

@@ -1,4 +1,4 @@
-/* The rotation of pairs by a row's coefficients. */
+/* The rotation of pairs by the coefficients of a token. */
 
 #ifdef REAL_IS_DOUBLE
 typedef trope_pair_f64 FN(pair);
@@ -8,13 +8,13 @@ typedef trope_pair FN(pair);
 typedef trope_coefficients FN(pair_coefficients);
 #endif
 
-/* What a loop is compiled for: constants wherever they are passed. */
+/* The parameters that a loop is compiled for. Callers pass constants. */
 typedef struct FN(kind) {
-    int native; /* TROPE_F32, ... of the rounding after each operation, or 0: rounded once */
+    int native; /* the dtype that each operation is rounded to, or 0: rounded once */
     int from_interleaved, to_interleaved;
 } FN(kind);
 
-/* After which operations there is rounding, as rotate_pair wants to know it. */
+/* Returns the argument `native` of rotate_pair for the plan's rounding. */
 static inline int FN(native_kind)(const trope_plan *plan)
 {
     return plan->rounding == TROPE_ROUND_ONCE ? 0 : plan->rounding == TROPE_ROUND_NATIVE ? plan->dtype : TROPE_F32;
@@ -32,7 +32,7 @@ static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(pair_coefficie
 #endif
 }
 
-/* Rounds what the rotation gives as native rounding does before a norm. */
+/* Rounds the rotated values before a norm, as native rounding requires. */
 static inline void FN(round_rotated)(const trope_plan *plan, int count, REAL *y)
 {
     if (plan->rounding != TROPE_ROUND_ONCE)

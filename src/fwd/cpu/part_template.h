@@ -1,6 +1,6 @@
-/* The rotation of a part of a window by a row's coefficients. */
+/* The rotation of a part of a window by the coefficients of a token. */
 
-/* `count` pairs from x to y, which are apart. */
+/* Rotates `count` pairs from x to y, which must not overlap. */
 static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, int count, const REAL *restrict x,
                                                                  REAL *restrict y, FN(coefficients) t)
 {
@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int nat
                             : FN(rotate_run)((FN(kind)){native, 0, 0}, count, x, y, t);
 }
 
-/* The same of any kind. */
+/* Rotates `count` pairs by a kind that is known only at run time. */
 static void FN(rotate_part)(FN(kind) kind, int count, const REAL *x, REAL *y, FN(coefficients) t)
 {
     switch (kind.native) {

@@ -1,4 +1,4 @@
-/* What templates are made with for operands of f64. Included before them, each time. */
+/* The parameters of templates for operands of f64. Include this file before each use of the templates. */
 #undef REAL
 #undef REAL_DTYPE
 #undef REAL_RECIPROCAL_ROOT

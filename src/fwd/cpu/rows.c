@@ -2,7 +2,7 @@
 
 #include "core/cpu_features.h"
 
-/* Best first. */
+/* The best instruction set comes first. */
 static const trope_row_kernels *const kernels[] = {
 #if defined(__x86_64__)
     &trope_rows_avx512,

@@ -1,20 +1,22 @@
-/* All kernels of the rotation for one instruction set. */
+/* All kernels of the rotation, for one instruction set. */
 #include "fwd/cpu/isa.h"
 #include "fwd/cpu/rows.h"
 #include "fwd/cpu/vector_rotate.h"
 
-/* Rows whose coefficients are held at a time, and the bytes of coefficients that they may take together (one row of f64 takes
- * all of it). Few, so that they and what is prefetched stay in an L1 cache and one row's arithmetic hides another's memory. */
+/* CHUNK_ROWS is the number of tokens in a chunk, whose coefficients are held at the same time. CHUNK_BYTES is the limit for
+ * the size of these coefficients (one token of f64 can use all of it). Both are small, so that the coefficients and the
+ * prefetched data stay in an L1 cache, and the arithmetic of one token hides the memory accesses of another. */
 #define CHUNK_ROWS  16
 #define CHUNK_BYTES 16384
 
-/* Heads of up to this many bytes are put together here before they are streamed out. */
+/* Heads of at most this many bytes are assembled in a buffer before they are streamed out. */
 #define STAGE_BYTES 4096
 
-/* How many heads ahead windows are prefetched: where they are parts of heads, or heads far apart, hardware does not. */
+/* Windows are prefetched this many heads ahead. The hardware does not prefetch them if they are parts of heads, or heads
+ * that are far apart. */
 #define PREFETCH_HEADS 32
 
-/* Where a head is in src and dst. */
+/* The addresses of a head in src and dst. */
 typedef struct head_place {
     const char *src;
     char *dst;

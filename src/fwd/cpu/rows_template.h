@@ -1,6 +1,6 @@
-/* The row loop, for one instruction set and one type of arithmetic. Rows are taken in chunks: first the coefficients of each
- * row, then all heads of all operands by them. A head goes through three loops over its window, each of which the compiler
- * vectorizes: to REAL, rotate, from REAL. */
+/* The loop over tokens, for one instruction set and one type of arithmetic. It works in chunks of tokens: it finds the
+ * coefficients of each token, and then processes all heads of all operands. The window of a head goes through three loops,
+ * each of which the compiler vectorizes: convert to REAL, rotate, convert from REAL. */
 
 #if defined(VECTOR_WIDTH) && !defined(REAL_IS_DOUBLE)
 #define USE_VECTORS
@@ -24,8 +24,8 @@ static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_r
 #endif
 }
 
-/* The coefficients of rows that one position each drives: 2 * plan->pairs of them a row. All at once, because it is these
- * that a token of one head spends its time in. */
+/* Computes the coefficients of tokens that have one position each, 2 * plan->pairs for each token. It computes all of them
+ * at once, because a token with one head spends most of its time here. */
 static void FN(find_phase_coefficients)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
@@ -43,7 +43,7 @@ static void FN(find_phase_coefficients)(const trope_plan *plan, int rows, const 
 
 /* ---- the rotation of a window ---- */
 
-/* All parts of a window. */
+/* Rotates all parts of a window. */
 static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y,
                              FN(coefficients) t)
 {
@@ -55,7 +55,7 @@ static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o
     }
 }
 
-/* The rotary elements of a head, from `from` to `to`, which are the same or apart. Steps: elements from one to the next. */
+/* Rotates the window of a head from `from` to `to`, which may be the same memory, but must not overlap otherwise. */
 static __attribute__((noinline)) void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o,
                                                           const char *from, char *to, FN(coefficients) t)
 {
@@ -110,14 +110,15 @@ static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_ope
     FN(copy_strided)(dst + after * to, to, src + after * from, from, (const int64_t[]){o->head_dim - after, size});
 }
 
-/* Whether heads are further apart than rows. */
+/* Returns whether heads are further apart in memory than tokens. */
 static int FN(heads_outside)(const trope_plan_operand *o)
 {
     const int64_t *stride = o->dst_stride;
     return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
 }
 
-/* Bytes from a head to the window of the one that is prefetched while it is at hand. Unsigned: it may lie anywhere. */
+/* Returns the bytes from a head to the window that is prefetched while that head is processed. Unsigned, because the
+ * prefetched address may be anywhere. */
 static uint64_t FN(prefetch_distance)(const trope_plan *plan, const trope_plan_operand *o)
 {
     const int inner = FN(heads_outside)(o)     ? TROPE_DIM_TOKEN
@@ -154,7 +155,7 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
 
 /* ---- a head with a norm ---- */
 
-/* The window of a head whose norm comes after the rotation: M x. With native rounding it is rounded before the norm. */
+/* Rotates the window of a head whose norm comes after the rotation: u = M x. Native rounding rounds u before the norm. */
 static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *o, const char *src, FN(coefficients) t,
                               REAL *x, REAL *y)
 {
@@ -165,7 +166,8 @@ static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *
     FN(round_rotated)(plan, o->rotary_dim, y);
 }
 
-/* rstd of a token whose norm is over all of its heads, or their sums alone. */
+/* Returns the rstd of a token with a norm over all of its heads. With TROPE_SUMS_WRITE, it only writes the sums of the
+ * heads. */
 static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o,
                                                         const trope_row *row, FN(coefficients) t)
 {
@@ -184,13 +186,13 @@ static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, 
         }
     }
     FN(read_sums)(plan, o, row, &squares);
-    if (o->norm.is_after && trope_is_poisoned(plan, o, row)) /* whatever sums the caller gives */
+    if (o->norm.is_after && trope_is_poisoned(plan, o, row)) /* NaN whatever the caller's sums are */
         FN(push_sum)(&squares, 0, (REAL)NAN);
     return FN(find_rstd_of_token)(plan, o, row, &squares);
 }
 
-/* Normalises a head and rotates its window, or rotates the window and normalises the head. With native rounding, what the first
- * step gives is rounded before the second. OF_TOKEN: rstd, of a norm over the token. */
+/* Normalises a head and rotates its window, or rotates the window and normalises the head. Native rounding rounds the
+ * result of the first step before the second. OF_TOKEN is the rstd of a norm over the token. */
 static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *plan, const trope_plan_operand *o,
                                                             const trope_row *row, FN(coefficients) t, const int64_t head[2],
                                                             head_place place, REAL of_token)
@@ -203,7 +205,7 @@ static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *pl
     if (is_after)
         FN(rotate_source)(plan, o, place.src, t, x, y);
     REAL rstd = o->norm.is_token ? of_token : FN(find_rstd)(plan, o, row, head, &normed);
-    if (is_after && trope_is_poisoned(plan, o, row)) /* the whole head, whatever rstd the caller has */
+    if (is_after && trope_is_poisoned(plan, o, row)) /* NaN in the whole head, whatever the caller's rstd is */
         rstd = (REAL)NAN;
     if (!is_after && o->rotary_dim) {
         FN(load_strided)(x, place.src + o->rotary_offset * from * size, from, plan->dtype, o->rotary_dim);
@@ -243,7 +245,7 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     }
 }
 
-/* OF_TOKEN: as of write_normed_head. */
+/* OF_TOKEN is the rstd of a norm over the token. */
 static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
                            const int64_t head[2], REAL of_token)
 {
@@ -267,19 +269,19 @@ static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, 
         FN(rotate_strided_head)(plan, o, src, dst, t);
 }
 
-/* ---- chunks of rows ---- */
+/* ---- chunks of tokens ---- */
 
 typedef struct FN(chunk) {
     int rows;
     trope_row row[CHUNK_ROWS];
     FN(coefficients) of_row[CHUNK_ROWS];
-    REAL token_rstd[CHUNK_ROWS]; /* of the operand at hand, if its norm is over the token */
-    int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
+    REAL token_rstd[CHUNK_ROWS]; /* of the current operand, if its norm is over the token */
+    int phases;                  /* the coefficients of this many tokens must still be computed, from these positions */
     int64_t phase_position[CHUNK_ROWS];
     _Alignas(64) REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
 } FN(chunk);
 
-/* Gives the chunk's row r its coefficients, in `space`. */
+/* Sets the coefficients of token r of the chunk, in `space`. */
 static void FN(add_coefficients)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
 {
     const trope_row *row = &chunk->row[r];
@@ -293,7 +295,7 @@ static void FN(add_coefficients)(const trope_plan *plan, FN(chunk) * chunk, int 
     }
 }
 
-/* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
+/* Fills the chunk from token `begin` on. Returns the first token that does not fit. */
 static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) * chunk)
 {
     const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
@@ -320,14 +322,14 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
     return begin;
 }
 
-/* A head of row r of the chunk. */
+/* Writes a head of token r of the chunk. */
 static void FN(write_chunk_head)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk, int r,
                                  const int64_t head[2])
 {
     FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], head, chunk->token_rstd[r]);
 }
 
-/* Every head of an operand for every row of the chunk, the larger stride outside. */
+/* Writes every head of an operand for every token of the chunk. The dimension with the larger stride is outermost. */
 static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
 {
     const int heads_outside = FN(heads_outside)(o);
@@ -340,23 +342,24 @@ static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *
 }
 
 #ifdef USE_VECTORS
-/* What is the same for all heads of an operand. */
+/* The values that all heads of an operand share. */
 typedef struct vector_job {
     const trope_plan *plan;
     const trope_plan_operand *operand;
     const FN(chunk) * chunk;
-    char *stage;    /* NULL: write where the head goes */
-    float *weight;  /* of a norm: the factors of a head */
-    uint64_t ahead; /* bytes from a head to what is prefetched */
-    int64_t window; /* and of that */
+    char *stage;    /* NULL: write directly to dst */
+    float *weight;  /* with a norm: the factors of a head */
+    uint64_t ahead; /* bytes from a head to the data that is prefetched */
+    int64_t window; /* bytes of that data */
 } vector_job;
 
-/* src and dst are kept apart: gcc computes neighbours by vectors of 64-bit products, which are slower than scalars. */
+/* src and dst are kept apart: gcc would compute neighbouring addresses with vectors of 64-bit products, which are slower
+ * than scalars. */
 typedef struct vector_head {
     const char *src;
     int64_t head[2];
     char *dst;
-    int row; /* of the chunk */
+    int row; /* the token's index in the chunk */
 } vector_head;
 
 ALWAYS_INLINE vector_head find_vector_head(const vector_job *job, int r, int64_t group, int64_t head)
@@ -369,7 +372,7 @@ ALWAYS_INLINE vector_head find_vector_head(const vector_job *job, int r, int64_t
     return h;
 }
 
-/* All factors of a head: 1 without a weight. */
+/* Loads all factors of a head, which are 1 without a weight. */
 static __attribute__((noinline)) void load_factors(const trope_plan_operand *o, const int64_t head[2], float *w)
 {
     const char *weight = FN(weights_of_head)(o, head);
@@ -379,7 +382,7 @@ static __attribute__((noinline)) void load_factors(const trope_plan_operand *o, 
         w[i] = 1;
 }
 
-/* rstd of up to VECTOR_WIDTH heads. A vector of divisions and roots takes as long as one of them. */
+/* Finds rstd of up to VECTOR_WIDTH heads. A vector of divisions and roots takes as long as a single one. */
 ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_head *heads, int count, float *rstd)
 {
     const trope_plan_operand *o = job->operand;
@@ -397,7 +400,7 @@ ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_h
         FN(share_rstd)(job->plan, o, &job->chunk->row[heads[i].row], heads[i].head, &rstd[i]);
 }
 
-/* Not inlined: it would be compiled for every pairing. */
+/* Not inlined, because it would be compiled again for every pairing. */
 static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_job *job, const vector_head *heads,
                                                        int count, float *rstd)
 {
@@ -406,8 +409,8 @@ static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_j
                          : find_rstd_of(TROPE_BF16, job, heads, count, rstd);
 }
 
-/* Up to VECTOR_WIDTH heads with a norm before the rotation. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in
- * the loop. */
+/* Writes up to VECTOR_WIDTH heads with a norm before the rotation. Inlined with constants for the dtype and the pairings,
+ * so that only the rotation remains in the loop. */
 ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
 {
     const trope_plan_operand *o = job->operand;
@@ -424,7 +427,7 @@ ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, c
     }
 }
 
-/* A head whose norm comes after the rotation: M x in fp32. */
+/* Rotates a head whose norm comes after the rotation: u = M x in fp32. */
 ALWAYS_INLINE void rotate_into(vector_kind kind, const vector_job *job, const vector_head *h, float *u)
 {
     const trope_plan_operand *o = job->operand;
@@ -438,7 +441,8 @@ ALWAYS_INLINE void rotate_into(vector_kind kind, const vector_job *job, const ve
                          (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
 }
 
-/* Up to VECTOR_WIDTH heads with a norm after the rotation, of at most TROPE_MAX_ROTARY_DIM elements together. */
+/* Writes up to VECTOR_WIDTH heads with a norm after the rotation, which have at most TROPE_MAX_ROTARY_DIM elements
+ * together. */
 ALWAYS_INLINE void write_rotated_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
 {
     const trope_plan_operand *o = job->operand;
@@ -471,7 +475,7 @@ ALWAYS_INLINE void write_normed_heads(vector_kind kind, const vector_job *job, c
                                     : write_vector_heads(kind, job, heads, count);
 }
 
-/* One head without a norm, of row r. */
+/* Writes one head without a norm, of token r. */
 ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, int64_t group, int64_t head)
 {
     const trope_plan_operand *o = job->operand;
@@ -486,8 +490,8 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
                        (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
 }
 
-/* As write_operand, for an operand that vectors can rotate. Heads with a norm are gathered first, at most a vector
- * of them. */
+/* Like write_operand, for an operand that vectors can rotate. Heads with a norm are collected first, up to VECTOR_WIDTH of
+ * them. */
 ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const trope_plan_operand *o,
                                  const FN(chunk) * chunk)
 {

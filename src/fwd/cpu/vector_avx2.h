@@ -1,4 +1,4 @@
-/* The vocabulary of vector_rotate.h for AVX2 with FMA and F16C. */
+/* The operations that vector_rotate.h needs, for AVX2 with FMA and F16C. */
 #ifndef TROPE_FWD_CPU_VECTOR_AVX2_H
 #define TROPE_FWD_CPU_VECTOR_AVX2_H
 
@@ -40,7 +40,7 @@ static inline vector vector_canonical(vector x)
                             _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-/* The bits of a bf16 in the upper half of each lane, rounded; what is below them is not cleared. */
+/* Returns rounded bf16 values in the upper half of each lane. The lower half has arbitrary bits. */
 static inline __m256i vector_round_bf16(vector x)
 {
     const __m256i bits = _mm256_castps_si256(x);
@@ -73,7 +73,7 @@ static inline void vector_store(int dtype, char *p, vector x)
     }
 }
 
-/* Lanes 2i of two vectors in a row, and lanes 2i + 1. */
+/* Returns the even and the odd lanes of two consecutive vectors. */
 static inline void vector_deinterleave(vector low, vector high, vector *even, vector *odd)
 {
     const __m256 first = _mm256_shuffle_ps(low, high, 0x88), second = _mm256_shuffle_ps(low, high, 0xdd);
@@ -88,7 +88,7 @@ static inline void vector_interleave(vector even, vector odd, vector *low, vecto
     *high = _mm256_permute2f128_ps(first, second, 0x31);
 }
 
-/* Pairs of neighbouring bf16 as 32-bit words. */
+/* Splits pairs of neighbouring bf16, which are read as 32-bit words. */
 static inline void vector_split_bf16(const char *p, vector *even, vector *odd)
 {
     const __m256i words = _mm256_loadu_si256((const __m256i *)p);

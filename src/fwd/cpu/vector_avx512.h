@@ -1,4 +1,4 @@
-/* The vocabulary of vector_rotate.h for AVX-512 (F, BW, DQ, VL). */
+/* The operations that vector_rotate.h needs, for AVX-512 (F, BW, DQ, VL). */
 #ifndef TROPE_FWD_CPU_VECTOR_AVX512_H
 #define TROPE_FWD_CPU_VECTOR_AVX512_H
 
@@ -40,7 +40,7 @@ static inline vector vector_canonical(vector x)
                               _mm512_castsi512_ps(_mm512_set1_epi32((int)TROPE_NAN_F32)));
 }
 
-/* The bits of a bf16 in the upper half of each lane, rounded; what is below them is not cleared. */
+/* Returns rounded bf16 values in the upper half of each lane. The lower half has arbitrary bits. */
 static inline __m512i vector_round_bf16(vector x)
 {
     const __m512i bits = _mm512_castps_si512(x);
@@ -69,7 +69,7 @@ static inline void vector_store(int dtype, char *p, vector x)
         _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(vector_round_bf16(x), 16)));
 }
 
-/* Lanes 2i of two vectors in a row, and lanes 2i + 1. */
+/* Returns the even and the odd lanes of two consecutive vectors. */
 static inline void vector_deinterleave(vector low, vector high, vector *even, vector *odd)
 {
     const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -84,7 +84,7 @@ static inline void vector_interleave(vector even, vector odd, vector *low, vecto
     *high = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd);
 }
 
-/* Pairs of neighbouring bf16 as 32-bit words. */
+/* Splits pairs of neighbouring bf16, which are read as 32-bit words. */
 static inline void vector_split_bf16(const char *p, vector *even, vector *odd)
 {
     const __m512i words = _mm512_loadu_si512(p);

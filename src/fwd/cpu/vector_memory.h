@@ -1,5 +1,5 @@
-/* Moving and converting runs of elements with what the instruction set at hand offers: stores that bypass the caches, and
- * f16. Everything else the compiler vectorizes by itself. */
+/* Copies and conversions of contiguous elements that use instructions of the current instruction set: stores that bypass
+ * the caches, and f16. The compiler vectorizes everything else by itself. */
 #ifndef TROPE_FWD_CPU_VECTOR_MEMORY_H
 #define TROPE_FWD_CPU_VECTOR_MEMORY_H
 
@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-/* A copy of some tens or hundreds of bytes, between memory that is apart, without a call. */
+/* Copies some tens or hundreds of bytes without a call. The memory must not overlap. */
 static inline void trope_copy_short(char *to, const char *from, size_t bytes)
 {
     enum { STEP = 32 };
@@ -23,10 +23,10 @@ static inline void trope_copy_short(char *to, const char *from, size_t bytes)
     }
     for (size_t i = 0; i + STEP <= bytes; i += STEP)
         memcpy(to + i, from + i, STEP);
-    memcpy(to + bytes - STEP, from + bytes - STEP, STEP); /* again, where the length is a multiple */
+    memcpy(to + bytes - STEP, from + bytes - STEP, STEP); /* the rest, which overlaps bytes that are already copied */
 }
 
-/* Copies to memory that will not be read again soon. Follow the last one by trope_stream_fence. */
+/* Copies to memory that will not be read again soon. Call trope_stream_fence after the last copy. */
 static inline void trope_stream_copy(void *to, const void *from, size_t bytes)
 {
 #if defined(__SSE2__)
@@ -76,7 +76,7 @@ static inline void trope_load_f16(float *restrict to, const uint16_t *restrict f
         to[i] = trope_f16_to_f32(from[i]);
 }
 
-/* NaNs must be canonical: hardware keeps the top of their payload, which is then TROPE_NAN_16. */
+/* NaNs must be canonical. Hardware keeps the top bits of their payload, which gives TROPE_NAN_16. */
 static inline void trope_store_f16(uint16_t *restrict to, const float *restrict from, int count)
 {
     int i = 0;

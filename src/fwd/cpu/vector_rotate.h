@@ -1,9 +1,9 @@
-/* The rotation of a window in one pass through registers, for f32, f16 and bf16 rounded once, which is what training runs
- * spend their time in. The compiler's own vectors (rows_template.h) take three passes through memory and do everything
- * else.
+/* The rotation of a window in one pass through registers, for f32, f16 and bf16 with the rounding ONCE. Training runs spend
+ * most of their time here. rows_template.h, which the compiler vectorizes, takes three passes through memory and handles
+ * all other cases.
  *
- * A file vector_*.h has the vocabulary: load, store, (de)interleave. Without one there is no VECTOR_WIDTH and no such path.
- */
+ * A file vector_*.h defines the operations: load, store, (de)interleave. Without such a file, VECTOR_WIDTH is not defined,
+ * and this path does not exist. */
 #ifndef TROPE_FWD_CPU_VECTOR_ROTATE_H
 #define TROPE_FWD_CPU_VECTOR_ROTATE_H
 
@@ -26,14 +26,14 @@
 TROPE_DEFINE_PAIR(vector, vector_pair, vector_coefficients)
 TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector_pair, vector_coefficients, vector_fma, vector_mul)
 
-/* What a loop is compiled for. A constant wherever it is passed, so that every branch on it goes away. */
+/* The parameters that a loop is compiled for. Callers pass constants, so that the compiler removes every branch on them. */
 typedef struct vector_kind {
-    int dtype, to_dtype; /* of what is read and of what is written */
+    int dtype, to_dtype; /* the dtypes of the input and of the output */
     int normed;          /* 0, or TROPE_NORM_... */
     int from_interleaved, to_interleaved;
 } vector_kind;
 
-/* The coefficients of a window's pairs. */
+/* The coefficients of the pairs of a window. */
 typedef struct vector_part_coefficients {
     const float *c1, *s1, *c2, *s2;
 } vector_part_coefficients;
@@ -75,7 +75,7 @@ ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
 
 /* ---- a norm ---- */
 
-/* A level of the tree of a sum: 2i + (2i + 1) of two vectors in a row. */
+/* Adds one level of the tree of a sum: lanes 2i and 2i + 1 of two consecutive vectors. */
 ALWAYS_INLINE vector vector_add_neighbours(vector low, vector high)
 {
     vector even, odd;
@@ -83,14 +83,14 @@ ALWAYS_INLINE vector vector_add_neighbours(vector low, vector high)
     return vector_add(even, odd);
 }
 
-/* The squares of 2 * VECTOR_WIDTH elements, neighbours added. */
+/* Returns the squares of 2 * VECTOR_WIDTH elements, with neighbours added. */
 ALWAYS_INLINE vector vector_add_squares(int dtype, const char *p)
 {
     const vector_pair x = vector_load_neighbours(dtype, p);
     return vector_add(vector_mul(x.first, x.first), vector_mul(x.second, x.second));
 }
 
-/* The squares of a head, added until one vector is left: the tree of norm_template.h, of vectors. */
+/* Adds the squares of a head until one vector is left. This is the tree of norm_template.h, in vectors. */
 ALWAYS_INLINE vector vector_sum_squares(int dtype, int64_t head_dim, const char *x)
 {
     enum { BLOCK = 4 * VECTOR_WIDTH };
@@ -117,7 +117,7 @@ ALWAYS_INLINE vector vector_sum_squares(int dtype, int64_t head_dim, const char 
     return sum;
 }
 
-/* The sums of VECTOR_WIDTH vectors, a lane each. The vectors are overwritten. */
+/* Returns the sums of VECTOR_WIDTH vectors, one in each lane. Overwrites the vectors. */
 ALWAYS_INLINE vector vector_sum_each(vector *v)
 {
     for (int n = VECTOR_WIDTH / 2; n > 0; n /= 2)
@@ -126,7 +126,7 @@ ALWAYS_INLINE vector vector_sum_each(vector *v)
     return v[0];
 }
 
-/* Where a run of elements comes from. With a norm: the factors of the elements, and rstd in all lanes. */
+/* The source of contiguous elements. With a norm, it includes the factors of the elements, and rstd in all lanes. */
 typedef struct vector_source {
     const char *x;
     const float *weight;
@@ -138,7 +138,7 @@ ALWAYS_INLINE vector_source vector_skip(vector_source from, int dtype, int64_t e
     return (vector_source){from.x + elements * trope_element_size(dtype), from.weight + elements, from.rstd};
 }
 
-/* Pairs [i, i + VECTOR_WIDTH) of the `pairs` at p. */
+/* Loads pairs [i, i + VECTOR_WIDTH) of the `pairs` pairs at p. */
 ALWAYS_INLINE vector_pair vector_load_pairs(int dtype, int interleaved, int pairs, const void *p, int i)
 {
     const int64_t size = trope_element_size(dtype);
@@ -153,7 +153,7 @@ ALWAYS_INLINE vector vector_normalise(vector x, vector rstd, vector weight)
     return vector_mul(vector_mul(x, rstd), weight);
 }
 
-/* Pairs [i, i + VECTOR_WIDTH) of `pairs`. */
+/* Rotates pairs [i, i + VECTOR_WIDTH) of `pairs`. */
 ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, vector_source from, char *to, vector_coefficients t,
                                       int i)
 {
@@ -174,7 +174,8 @@ ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, vector_source
     }
 }
 
-/* All pairs of a window. A last vector that would go over the end starts earlier and does some pairs a second time. */
+/* Rotates all pairs of a part. If the last vector would go beyond the end, it starts earlier and rotates some pairs a
+ * second time. */
 ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, vector_source from, char *to, vector_part_coefficients t)
 {
     int i = 0;
@@ -184,7 +185,8 @@ ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, vector_source
         vector_rotate_step(kind, pairs, from, to, vector_load_coefficients(t, pairs - VECTOR_WIDTH), pairs - VECTOR_WIDTH);
 }
 
-/* Whether an operand can go this way. In place a pair may be read only once and must be written where it was read. */
+/* Returns whether vectors can rotate an operand. In place, each pair may be read only once, and must be written where it
+ * was read. */
 static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
     if (plan->rounding != TROPE_ROUND_ONCE || (o->rotary_dim && o->part_pairs < VECTOR_WIDTH) ||
@@ -194,7 +196,7 @@ static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_ope
     return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->part_pairs % VECTOR_WIDTH == 0);
 }
 
-/* Less than a vector of elements, normalised. */
+/* Normalises fewer elements than a vector has. */
 ALWAYS_INLINE void vector_normalise_rest(vector_kind kind, vector_source from, char *to, int64_t count)
 {
     char x[4 * VECTOR_WIDTH] = {0};
@@ -205,7 +207,7 @@ ALWAYS_INLINE void vector_normalise_rest(vector_kind kind, vector_source from, c
     memcpy(to, x, (size_t)(count * trope_element_size(kind.to_dtype)));
 }
 
-/* Elements outside of the window: copied, or normalised. In place what is copied stays as it is. */
+/* Copies or normalises elements outside the window. In place, elements that would be copied stay unchanged. */
 ALWAYS_INLINE void vector_pass(vector_kind kind, vector_source from, char *to, int64_t count)
 {
     const int64_t size = trope_element_size(kind.dtype), to_size = trope_element_size(kind.to_dtype);
@@ -222,7 +224,7 @@ ALWAYS_INLINE void vector_pass(vector_kind kind, vector_source from, char *to, i
     }
 }
 
-/* The window of a head whose elements are contiguous. */
+/* Rotates the window of a head with contiguous elements. */
 ALWAYS_INLINE void vector_rotate_window(vector_kind kind, const trope_plan_operand *o, vector_source from, char *to,
                                         vector_part_coefficients t)
 {
@@ -234,7 +236,8 @@ ALWAYS_INLINE void vector_rotate_window(vector_kind kind, const trope_plan_opera
     }
 }
 
-/* A whole head whose elements are contiguous. `stage`, if not NULL, is where it is put together before it is streamed out. */
+/* Writes a whole head with contiguous elements. If `stage` is not NULL, the head is assembled there before it is streamed
+ * out. */
 ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, vector_source from, char *dst,
                                       char *stage, vector_part_coefficients t)
 {
