@@ -2,7 +2,7 @@
  *
  *     dy1/da1 = -x1 sin a1 - x2 cos a1        dy2/da2 = x1 cos a2 - x2 sin a2
  *
- * and both are multiplied by mscale. The coefficients are those of the transpose, which rotates dy: s1 is -sin a2 and s2 is
+ * and both are multiplied by mscale. The coefficients belong to the transpose, which rotates dy: s1 is -sin a2 and s2 is
  * -sin a1. */
 #ifndef TROPE_BWD_ANGLE_TERM_H
 #define TROPE_BWD_ANGLE_TERM_H

@@ -25,7 +25,7 @@ typedef struct trope_plan_norm {
     int32_t is_given;     /* 0: the operand has no norm, and the other fields are not set */
     int32_t weight_dtype; /* 0: no weight */
     const void *weight;
-    int64_t weight_of_head; /* elements from the weights of one head to those of the next, 0 if all heads share them */
+    int64_t weight_of_head; /* the distance between the weights of two heads in elements, 0 if all heads share them */
     int32_t plus_one;       /* the factor is 1 + weight */
     int32_t is_after;       /* 1: the norm comes after the rotation; 0: before it */
     int32_t is_token;       /* 1: the norm is over all heads of a token; 0: over each head */

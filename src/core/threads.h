@@ -1,7 +1,7 @@
 /* Threads: the caller's thread, and a pool of workers. No other file knows about threads.
  *
  * A worker is created when a call first needs it, and stays until the process ends. It sleeps between calls. Workers are
- * named "trope", and receive no signals except those of their own faults. If a worker cannot be created, calls use fewer
+ * named "trope", and receive no signals except for their own faults. If a worker cannot be created, calls use fewer
  * threads. Only one call at a time uses the workers. A call that is made meanwhile, or from a body, runs on its caller's
  * thread alone. A child of fork() creates its own workers. The code of the workers must stay loaded, so the binary that
  * contains the library is linked with -z nodelete. */
