@@ -1,14 +1,18 @@
-/* Launches that do not wait for the end of what was queued before them (CUDA calls it programmatic dependent launch; from
- * compute capability 9.0 on): as soon as all blocks of that run, blocks of the kernel may take the places of those that are
- * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
- * kernel of the backend calls await_previous() before it reads or writes global memory, in every thread, and admit_next()
- * not before that; so what follows it in the stream waits for its end and for that of all before it. Loads are not
- * ld.global.nc, which is for what nobody writes while a kernel runs. (A kernel that always follows another one of the same call may
- * before its wait read what that one does not write: it has waited for all before it when it admits. CUDA's documents
- * promise what is written to those that wait; that those they admit see it as well is what devices do.)
+/* A launch may start before the kernels queued before it have ended (CUDA calls this programmatic dependent launch; it
+ * exists from compute capability 9.0 on). As soon as all blocks of the previous kernel are running, blocks of the new
+ * kernel take the places of finished ones and start with the work that needs no memory. This saves a part of the gap
+ * between two kernels. Nothing else changes: in every kernel of the backend, each thread calls await_previous() before it
+ * reads or writes global memory, and admit_next() only after that. So the next kernel in the stream waits for the end of
+ * this kernel and of all kernels before it. No load is ld.global.nc, which requires that nobody writes the memory while the
+ * kernel runs.
  *
- * Code for older devices does not wait. Newer ones run it only if a build has it as PTX, so such builds have no early
- * launches (cmake/options.cmake). */
+ * A kernel that always follows another kernel of the same call may read memory before its wait, if the other kernel does
+ * not write that memory: the other kernel had waited for all kernels before it when it called admit_next(). CUDA's
+ * documents promise only that a kernel sees the earlier writes after its own wait. That an admitted kernel sees them as
+ * well is how devices behave.
+ *
+ * Code for older devices does not wait. Newer devices run such code only if a build contains it as PTX, so those builds
+ * launch nothing early (cmake/options.cmake). */
 #ifndef TROPE_CORE_CUDA_EARLY_LAUNCH_CUH
 #define TROPE_CORE_CUDA_EARLY_LAUNCH_CUH
 
@@ -18,20 +22,20 @@
 #define TROPE_EARLY_LAUNCHES 1
 #endif
 
-/* Both, where nothing is to be asked for in between. */
+/* For launches that query nothing between the two calls. */
 __device__ __forceinline__ void take_turn()
 {
     await_previous();
     admit_next();
 }
 
-/* What a launch needs to know of the current device, each 0 if it cannot be asked for. */
+/* The properties of the current device that a launch needs. Each is 0 if the query fails. */
 struct device_facts {
-    int major, multiprocessors; /* of compute capability */
+    int major, multiprocessors; /* of the compute capability */
 };
 
-/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device.
- * Which one that is must be asked for every time, so a call comes here once. */
+/* The properties never change, but each query costs a launch some time. So a thread queries them once for as long as it
+ * stays on one device. The device itself must be queried every time, so a call comes here only once. */
 static inline device_facts facts_of_device(void)
 {
     static thread_local int known = -1;
@@ -48,8 +52,8 @@ static inline device_facts facts_of_device(void)
     return facts;
 }
 
-/* Dynamic shared memory that a block may have on any device without asking, and if it asks: all but some kilobytes, which
- * are not dynamic. */
+/* The dynamic shared memory that a block may have on any device: without a request, and with one. The second value
+ * leaves out some kilobytes, which are not dynamic. */
 #define UNASKED_SHARED_BYTES (47u << 10)
 #define ASKED_SHARED_BYTES   (95u << 10)
 
@@ -57,7 +61,8 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
                                        size_t shared_bytes, void *stream, void **arguments)
 {
     if (shared_bytes > UNASKED_SHARED_BYTES) {
-        /* Always for the same: another thread may ask for the same kernel between this and the launch. */
+        /* The request is always for the same size, because another thread may request memory for the same kernel before
+         * the launch. */
         const cudaError_t error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ASKED_SHARED_BYTES);
         if (error != cudaSuccess)

@@ -47,7 +47,7 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
         return x;
 }
 
-/* Rounded to the dtype, as a framework would hold it. */
+/* Rounds to the dtype, as a framework would store the value. */
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real round_to(typename elements<DTYPE>::real x)
 {
     if constexpr (DTYPE == TROPE_F16)
@@ -58,7 +58,7 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real r
         return x;
 }
 
-/* Two elements of f16 or bf16, the first in the lower half. */
+/* Packs two elements of f16 or bf16. The first one is in the lower half. */
 template <int DTYPE> __device__ __forceinline__ uint32_t pack_elements(float first, float second)
 {
     return DTYPE == TROPE_F16 ? pack_f16(first, second) : pack_bf16(first, second);
@@ -75,7 +75,7 @@ template <> struct pair_types<TROPE_F64> {
     typedef trope_coefficients_f64 coefficients;
 };
 
-/* By TROPE_ROUND_... */
+/* `rounding` is one of TROPE_ROUND_... */
 template <int DTYPE>
 __device__ __forceinline__ typename pair_types<DTYPE>::pair
 rotate_pair(int32_t rounding, typename pair_types<DTYPE>::pair x, typename pair_types<DTYPE>::coefficients t)
@@ -93,8 +93,8 @@ rotate_pair(int32_t rounding, typename pair_types<DTYPE>::pair x, typename pair_
 
 /* ---- vectors ---- */
 
-/* Two vectors of a head: as they are in memory, or the first elements of some pairs and the second ones. As words, because
- * registers have no parts. */
+/* Two vectors of a head: either as they are in memory, or separated into the first and the second elements of some
+ * pairs. They are stored as words, because registers have no parts. */
 template <int DTYPE> union vector_pair {
     typedef typename elements<DTYPE>::type element;
     typedef typename elements<DTYPE>::real real;
@@ -110,7 +110,7 @@ template <int DTYPE> union vector_pair {
         load_vector(second, &bits[1]);
     }
 
-    /* The compiler forgets what it has made of them, and does not keep it in registers. */
+    /* Makes the compiler forget the values that it derived from the vectors, so that they occupy no registers. */
     __device__ __forceinline__ void forget()
     {
 #pragma unroll
@@ -144,8 +144,8 @@ template <int DTYPE> union vector_pair {
         }
     }
 
-    /* The first element (0) or the second one (1) of pair e. INTERLEAVED: they are neighbours; else they are in different
-     * vectors. */
+    /* Returns the first element (0) or the second one (1) of pair e. With INTERLEAVED, the two are neighbours. Otherwise
+     * they are in different vectors. */
     template <bool INTERLEAVED> __device__ __forceinline__ real of_pair(int e, int which) const
     {
         if constexpr (sizeof(element) == 2 && INTERLEAVED)
@@ -158,7 +158,7 @@ template <int DTYPE> union vector_pair {
             return words[which][e];
     }
 
-    /* Sets COUNT pairs from e on, 2 or all. f16 and bf16 are converted two at once. */
+    /* Sets COUNT pairs (2, or all), beginning with pair e. f16 and bf16 are converted two at a time. */
     template <int COUNT, bool INTERLEAVED> __device__ __forceinline__ void set_pairs(int e, const real y[2][COUNT])
     {
 #pragma unroll
@@ -175,7 +175,7 @@ template <int DTYPE> union vector_pair {
         }
     }
 
-    /* From pairs to first elements and second elements. */
+    /* Turns interleaved pairs into one vector of first elements and one of second elements. */
     __device__ __forceinline__ void separate()
     {
         const vector_pair from = *this;
@@ -192,7 +192,7 @@ template <int DTYPE> union vector_pair {
         }
     }
 
-    /* And back. */
+    /* Reverses separate(). */
     __device__ __forceinline__ void join()
     {
         const vector_pair from = *this;
@@ -207,7 +207,7 @@ template <int DTYPE> union vector_pair {
     }
 };
 
-/* One pair whose elements may be anywhere, with what vector_pair has. */
+/* One pair, whose elements may be anywhere in memory. It has the interface of vector_pair. */
 template <int DTYPE> struct element_pair {
     typedef typename elements<DTYPE>::type element;
     typedef typename elements<DTYPE>::real real;

@@ -1,12 +1,12 @@
-/* The instructions that CUDA C++ has no name for, one a function, and what keeps the compiler from moving others. Nothing
- * else in the backend is assembly. */
+/* Instructions that CUDA C++ cannot express, one in each function, and barriers that keep the compiler from moving code.
+ * The backend has no other assembly. */
 #ifndef TROPE_CORE_CUDA_PTX_CUH
 #define TROPE_CORE_CUDA_PTX_CUH
 
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* A parameter of a kernel, which is read where the launch has put it. */
+/* A parameter that the kernel reads in place, without a copy. */
 #define KERNEL_PARAMETER(TYPE) const __grid_constant__ TYPE
 
 /* ---- the kernel before this one, and the next ---- */
@@ -19,7 +19,7 @@ __device__ __forceinline__ void await_previous()
 #endif
 }
 
-/* Lets blocks of the next kernel start once all blocks of this one have come here, and not when they are done. */
+/* Lets blocks of the next kernel start as soon as all blocks of this kernel have called this function or ended. */
 __device__ __forceinline__ void admit_next()
 {
 #if __CUDA_ARCH__ >= 900
@@ -27,9 +27,9 @@ __device__ __forceinline__ void admit_next()
 #endif
 }
 
-/* ---- what the compiler should not move ---- */
+/* ---- values that the compiler should not move ---- */
 
-/* What is found before something else: the compiler would put it off until it is needed. */
+/* Forces the compiler to compute a value here. It would otherwise postpone the computation until the value is used. */
 template <typename T> __device__ __forceinline__ T *found_here(T *address)
 {
     asm volatile("" : "+l"(address));
@@ -56,7 +56,7 @@ __device__ __forceinline__ int32_t found_here(int32_t number)
 
 /* ---- threads ---- */
 
-/* The number of a thread in its warp. */
+/* The index of a thread in its warp. */
 __device__ __forceinline__ uint32_t thread_of_warp()
 {
     uint32_t lane;
@@ -64,8 +64,8 @@ __device__ __forceinline__ uint32_t thread_of_warp()
     return lane;
 }
 
-/* The number of a thread in its block, and of a block in the grid. They are made where they are wanted: the compiler would make
- * them once, and keep them in registers through the search. */
+/* The index of a thread in its block, and of a block in the grid. They are computed at each use. Otherwise the compiler
+ * would compute them once and keep them in registers during the search. */
 __device__ __forceinline__ uint32_t thread_of_block()
 {
     uint32_t x, y, z;
@@ -90,11 +90,12 @@ __device__ __forceinline__ int64_t block_of_grid()
 
 /* ---- loads and stores ---- */
 
-/* Loads of what the call does not write that stay where they are: the compiler would put off those whose values are wanted
- * later, and they would be waited for one after another. Those of several widths are one, because a branch would part
- * them from what follows, and what is usual comes first, before the data. */
+/* These loads read memory that the call does not write, and the compiler does not move them. It would otherwise postpone
+ * a load until its value is used, and the thread would wait for one load after another. Loads of several widths are one
+ * function, because a branch would separate the load from the code that follows. The most common loads come first,
+ * before the data. */
 
-/* 4 bytes, or 2. */
+/* Loads 4 bytes, or 2. */
 __device__ __forceinline__ void load_4_or_2(const void *from, bool is_2, uint32_t *to)
 {
     asm volatile("{\n\t.reg .pred narrow;\n\t"
@@ -105,7 +106,7 @@ __device__ __forceinline__ void load_4_or_2(const void *from, bool is_2, uint32_
                  : "l"(from), "r"((int32_t)is_2));
 }
 
-/* 4 bytes, or 8, whose upper half becomes `high`. */
+/* Loads 4 bytes, or 8. The upper 4 bytes of 8 go to `high`. */
 __device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
     asm volatile("{\n\t.reg .pred wide;\n\t"
@@ -116,7 +117,8 @@ __device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_
                  : "l"(from), "r"((int32_t)is_8));
 }
 
-/* Nothing if it is not there. (One load for all 8 would write a register that the other one writes, and wait for it.) */
+/* Loads nothing if is_there is false. (A single load of 8 bytes would write a register that the load of 4 also writes,
+ * and wait for it.) */
 __device__ __forceinline__ void load_4_or_8_if(bool is_there, const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
     asm volatile("{\n\t.reg .pred there, wide;\n\t"
@@ -128,7 +130,7 @@ __device__ __forceinline__ void load_4_or_8_if(bool is_there, const void *from, 
                  : "l"(from), "r"((int32_t)is_8), "r"((int32_t)is_there));
 }
 
-/* From any memory; nothing where there is no such vector. */
+/* Loads a vector from any memory space, or nothing if is_there is false. */
 __device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uint4 *to)
 {
     asm volatile("{\n\t.reg .pred there;\n\t"
@@ -138,23 +140,24 @@ __device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uin
                  : "l"(from), "r"((int32_t)is_there));
 }
 
-/* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,
- * serves one address after another: 32 cycles of the multiprocessor for a warp.) */
+/* Loads a parameter like other memory, for parameters of which the threads of a warp need different ones. (The constant
+ * bank, where parameters are, serves one address after another: this takes 32 cycles of the multiprocessor for a warp.) */
 __device__ __forceinline__ void load_parameter(const uint64_t *from, uint64_t *to)
 {
     asm volatile("ld.u64 %0, [%1];" : "=l"(*to) : "l"(from));
 }
 
-/* Two, at a multiple of 16 bytes. */
+/* Loads two parameters, which begin at a multiple of 16 bytes. */
 __device__ __forceinline__ void load_two_parameters(const uint64_t *from, uint64_t *first, uint64_t *second)
 {
     asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(*first), "=l"(*second) : "l"(from));
 }
 
-/* Where the compiler finds a use of loads in the instructions that follow them, with no branch in between, it gives them a
- * scoreboard of their own. All others share one, and who wants one of them waits for all, so for the data. So what is loaded
- * is used at once: settle by a product with 1, await by adding a product with 0 to what a branch depends on, before which
- * the use then stays. (The grid is one deep, which the compiler does not know.) */
+/* The compiler gives a load its own scoreboard if it finds a use of the value in the following instructions, with no
+ * branch in between. All other loads share one scoreboard: a thread that needs one of them waits for all of them,
+ * including the data. So every loaded value is used at once. settle() multiplies it by 1. await() adds its product with
+ * 0 to a value that a branch depends on, so that the use stays before that branch. (The compiler does not know that the
+ * depth of the grid is 1.) */
 __device__ __forceinline__ void settle(uint32_t *loaded)
 {
     asm volatile("mul.lo.u32 %0, %0, %1;" : "+r"(*loaded) : "r"(gridDim.z));
@@ -172,8 +175,8 @@ __device__ __forceinline__ void await(uint32_t loaded, uint32_t *condition)
     asm volatile("mad.lo.u32 %0, %1, %2, %0;" : "+r"(*condition) : "r"(loaded), "r"(gridDim.z >> 1));
 }
 
-/* Elements of what the call moves. (Not by a volatile pointer: in a loop with such loads the compiler lets the threads of a warp
- * part, see report_if_missing.) */
+/* Loads of single elements of the operands. (They use no volatile pointer: in a loop with volatile loads, the compiler
+ * lets the threads of a warp diverge. See report_if_missing.) */
 __device__ __forceinline__ void load_element(const char *from, uint16_t *to)
 {
     asm volatile("ld.global.u16 %0, [%1];" : "=h"(*to) : "l"(from) : "memory");
@@ -189,8 +192,9 @@ __device__ __forceinline__ void load_element(const char *from, double *to)
     asm volatile("ld.global.f64 %0, [%1];" : "=d"(*to) : "l"(from) : "memory");
 }
 
-/* Vectors of what the call moves: streaming, since what is needed once should not push other things out of L2. (A policy
- * that says evict-first does the same and costs an instruction: 2 to 3 % of calls that have few.) */
+/* Loads and stores of vectors of the operands. They are streaming, because data that is used once should not push other
+ * data out of L2. (An evict-first policy has the same effect but costs an instruction: 2 to 3 % in calls that have few
+ * instructions.) */
 __device__ __forceinline__ void load_vector(const char *from, uint4 *to)
 {
     asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -207,7 +211,7 @@ __device__ __forceinline__ void store_vector(char *to, const uint4 &from)
 
 /* ---- conversions ---- */
 
-/* Two elements, the first in the lower half. */
+/* Both functions put the first element into the lower half. */
 __device__ __forceinline__ uint32_t pack_f16(float first, float second)
 {
     uint32_t packed;

@@ -1,4 +1,4 @@
-/* The coefficients of one pair of a row: cos and sin of its angle, as it is rotated by them. */
+/* The coefficients of one pair of a token: the cos and sin of its angle. */
 #ifndef TROPE_FWD_CUDA_COEFFICIENTS_CUH
 #define TROPE_FWD_CUDA_COEFFICIENTS_CUH
 
@@ -6,10 +6,12 @@
 #include "core/sincos.h"
 #include "varlen/cuda/rows.cuh"
 
-/* What a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and sin), or both. */
+/* The source of angles that a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and
+ * sin), or both. */
 enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
 
-/* The positions of rows from tokens, on all context parallel ranks: two runs of tokens. */
+/* Positions that follow from tokens, for every context parallel rank. The tokens are two runs, with a gap between their
+ * positions. */
 struct token_positions {
     uint32_t step, first, second_run, gap;
 
@@ -20,20 +22,20 @@ struct token_positions {
     }
 };
 
-/* The plan, and what follows from it that threads should not have to work out. */
+/* The plan, and values derived from it, so that threads need not compute them. */
 struct cuda_plan {
     float cosine_scale, sine_scale;
-    int32_t part_pairs; /* of a row of angles */
+    int32_t part_pairs; /* pairs in each part of the angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
-    uint32_t axis_bits;   /* of block_rows */
-    int32_t axis_mask;    /* a pair's plane with this mask is its axis there */
-    int32_t of_padding;   /* TROPE_ROW_...: what is done with padding */
-    index_source source;  /* of what is read */
-    int32_t from_tokens;  /* positions follow from them: */
+    uint32_t axis_bits;   /* see block_rows */
+    int32_t axis_mask;    /* the plane of a pair, masked with this, is its axis in block_rows */
+    int32_t of_padding;   /* the action for padding, TROPE_ROW_... */
+    index_source source;  /* of the ids or start positions that are read */
+    int32_t from_tokens;  /* positions follow from the tokens, by: */
     token_positions positions;
-    int32_t has_plain_freqs; /* freqs of fp32 with one column a pair, whose number is even, and the same for all axes */
-    trope_plan plan;         /* what it points to on the host is not for kernels */
+    int32_t has_plain_freqs; /* fp32 freqs, a column for each pair, an even number of pairs, one plane for all axes */
+    trope_plan plan;         /* kernels must not follow its pointers to host memory */
 };
 
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const trope_plan &plan)
@@ -41,7 +43,7 @@ template <int ANGLES> __device__ __forceinline__ bool has_phases(const trope_pla
     return ANGLES == ANGLES_ANY ? plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
 }
 
-/* The part of a pair: there are at most TROPE_MAX_AXES, so that no division is needed. */
+/* Returns the part of a pair. There are at most TROPE_MAX_AXES parts, so comparisons replace the division. */
 __device__ __forceinline__ int32_t part_of_pair(int32_t part_pairs, int32_t pair)
 {
     static_assert(TROPE_MAX_AXES == 4, "part_of_pair");
@@ -50,9 +52,9 @@ __device__ __forceinline__ int32_t part_of_pair(int32_t part_pairs, int32_t pair
 
 /* ---- tables ---- */
 
-/* An entry of a table as it is in memory. What is made of it waits for the load, and so comes later. */
+/* An entry of a table as it is in memory. It is converted later, because a conversion waits for the load. */
 struct raw_entry {
-    uint32_t low, high; /* high: of f64 */
+    uint32_t low, high; /* high is used for f64 only */
 
     template <int DTYPE> __device__ __forceinline__ void load(const char *from, int32_t bytes)
     {
@@ -67,7 +69,7 @@ struct raw_entry {
         return low != other.low || (dtype == TROPE_F64 && high != other.high);
     }
 
-    /* (f64 tables are there with f64 operands only.) */
+    /* (A call has f64 tables only if its operands are f64.) */
     template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real value(int32_t dtype) const
     {
         if constexpr (DTYPE == TROPE_F64) {
@@ -80,7 +82,7 @@ struct raw_entry {
     }
 };
 
-/* The column of a pair's first element (0) or second one (1). PLAIN: a pair has one. */
+/* Returns the column of a pair's first element (0) or second one (1). PLAIN: a pair has one column. */
 template <bool PLAIN> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
     return PLAIN || !p.plan.angles.per_element ? pair
@@ -88,11 +90,11 @@ template <bool PLAIN> __device__ __forceinline__ int32_t column_of_pair(const cu
                                                : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
 
-/* What a table has for an element: radians, or a cosine and a sine. */
+/* The table entries of an element: an angle, or a cosine and a sine. */
 struct raw_couple {
     raw_entry cosine, sine;
 
-    /* (Both, also where they are the same: without a branch no load waits for another.) */
+    /* (It loads both even if they are equal. Without a branch, no load waits for another.) */
     template <int DTYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t at)
     {
         cosine.load<DTYPE>(p.table[0] + at, p.entry_bytes);
@@ -119,13 +121,14 @@ struct raw_couple {
 
 /* ---- sine and cosine ---- */
 
-/* Not inline: it is rarely needed. */
+/* It is not inlined, because it is rarely called. */
 static __device__ __noinline__ trope_quarter_turns reduce_large_angle(float angle)
 {
     return trope_reduce_phase(trope_phase_of_large_angle(angle));
 }
 
-/* COUNT angles, of which none is waited for alone: the first branch comes after all have been looked at. */
+/* Computes the sine and cosine of COUNT angles. No angle is waited for alone: the first branch comes after all angles
+ * have been read. */
 template <int COUNT> __device__ __forceinline__ void sincos_of_angles(const float *angle, float *sine, float *cosine)
 {
     trope_quarter_turns turns[COUNT];
@@ -165,11 +168,11 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 
 /* ---- coefficients ---- */
 
-/* cos and sin of one element, and what becomes of them. */
+/* The cos and sin of one element. */
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    /* PLAIN: of a call that rounds once. */
+    /* Scales and rounds the coefficients. PLAIN: the call rounds once. */
     template <bool PLAIN> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
     {
         typedef typename elements<DTYPE>::real real;

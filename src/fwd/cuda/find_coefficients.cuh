@@ -1,5 +1,5 @@
-/* The coefficients of a block's rows, each once for all heads: all threads make them while the data is on its way, and leave
- * them in shared memory. R is what a kernel is compiled for: rotation (rotate.cuh), gradient_pass
+/* Computes the coefficients of a block's tokens, once for all heads. All threads compute them into shared memory while
+ * the data is loading. R has the template parameters of a kernel: rotation (rotate.cuh) or gradient_pass
  * (bwd/cuda/gradient_pass.cuh). */
 #ifndef TROPE_FWD_CUDA_FIND_COEFFICIENTS_CUH
 #define TROPE_FWD_CUDA_FIND_COEFFICIENTS_CUH
@@ -8,7 +8,7 @@
 
 extern __shared__ __align__(16) char shared[];
 
-/* Whether positions of 32 bits are enough: without start positions, or rows of a table that vectors can be rotated with. */
+/* The type of positions. 32 bits are enough without start positions, and for table rows in vector kernels. */
 template <class R>
 using position_type =
     std::conditional_t<R::ROWS == ROWS_SEARCHED || (!R::WIDE && R::ANGLES == ANGLES_TABLE), int32_t, int64_t>;
@@ -20,7 +20,7 @@ template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_
                                         R::ROWS == ROWS_SEARCHED ? 0 : call.plan.axis_bits);
 }
 
-/* The threads of the block that search for its rows: its first warp. */
+/* The number of threads that search for the tokens of a block. They are its first warp. */
 #define SEARCHERS 32
 
 template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
@@ -28,7 +28,7 @@ template <class R> __device__ __forceinline__ int32_t action_of_row(const typena
     return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
-/* Whether a table has the positions of a row, which is rotated, on all of these axes (a bit each). */
+/* Returns whether a table has the positions of a rotated token on all of the given axes (one bit for each). */
 template <class R> __device__ __forceinline__ bool has_positions(const typename R::call &call, uint32_t axes, uint32_t row)
 {
     const auto rows = rows_of_block<R>(call);
@@ -41,8 +41,8 @@ template <class R> __device__ __forceinline__ bool has_positions(const typename 
     return has;
 }
 
-/* Finds the positions of a block's rows, and leaves them in shared memory. `thread` is the thread's number in the block, after the
- * wait for the first round of a search. */
+/* Finds the positions of a block's tokens and leaves them in shared memory. `thread` is the thread's index in the block,
+ * computed after the wait for the first round of a search. */
 template <class R>
 __device__ __forceinline__ void find_rows(const typename R::call &call, const boundary_round &round,
                                           typename R::index first_row, uint32_t count, uint32_t thread)
@@ -62,24 +62,24 @@ __device__ __forceinline__ void find_rows(const typename R::call &call, const bo
         search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, round, first_row, count, rows, locate);
 }
 
-/* COUNT couples that follow each other in shared memory, as the threads that rotate read them. */
+/* COUNT consecutive couples in shared memory, as the rotating threads read them. */
 template <class R, int COUNT> struct alignas(sizeof(couple<R::DTYPE>) * COUNT) couples {
     couple<R::DTYPE> of[COUNT];
 };
 
 template <class R> constexpr int COUPLES_TOGETHER = R::PAIRS == 1 ? 1 : 2;
 
-/* Pair e of a lane. */
+/* Returns pair e of a lane. */
 template <class R> __device__ __forceinline__ uint32_t pair_of_lane(const block_shape &shape, uint32_t lane, uint32_t e)
 {
     constexpr uint32_t half = R::PAIRS == 1 ? 1 : R::PAIRS / 2;
-    if (R::PAIRS > 1 && shape.splits) /* a vector in each half of the window */
+    if (R::PAIRS > 1 && shape.splits) /* one vector in each half of the window */
         return (lane + e / half * shape.lanes.divisor) * half + e % half;
     return lane * R::PAIRS + e;
 }
 
-/* Where in shared memory the couples of pair e of a lane are, in couples. Two pairs of a lane are neighbours, and beside them are
- * those of the next lane, which is the next thread. */
+/* The place of pair e of a lane in shared memory, counted in couples. Two pairs of a lane are neighbours. The pairs of
+ * the next lane follow them, because the next thread reads those. */
 template <class R>
 __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t row, uint32_t lane, uint32_t e)
 {
@@ -87,10 +87,11 @@ __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, ui
     return ((row * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.lanes.divisor + lane) * TOGETHER;
 }
 
-/* ---- what a thread makes at a time ---- */
+/* ---- a thread's couples ---- */
 
-/* The couples of a row that a thread makes at a time: `count` pairs that follow each other, one or all that lie together. The run
- * follows from its number, in the order of shared memory, so that neighbours are made by neighbouring threads. */
+/* The couples that a thread computes at a time: `count` consecutive pairs of a token, either one pair or all that are
+ * stored together. The number of a run follows the order of shared memory, so that neighbouring threads compute
+ * neighbouring couples. */
 template <class R> struct couple_run {
     static constexpr uint32_t MOST = COUPLES_TOGETHER<R>;
     uint32_t row = 0, pair = 0, count = 1;
@@ -109,22 +110,22 @@ template <class R> struct couple_run {
         return pair + count - 1;
     }
 
-    /* Whether there is such a pair: by elements the last lane may not be whole. */
+    /* Returns whether the pair exists. In element kernels, the last lane may be incomplete. */
     __device__ __forceinline__ bool is_there(const trope_plan &plan) const
     {
         return R::VECTORS || R::PAIRS == 1 || pair < (uint32_t)plan.pairs;
     }
 };
 
-/* Where the positions of rows are known without shared memory: they follow from the tokens, or each thread reads what it needs. */
+/* Whether positions are known without shared memory: they follow from the tokens, or each thread reads those it needs. */
 template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::ROWS == ROWS_READ;
 
-/* The positions of a run. ONE_AXIS: the source has the same for all axes (freqs_source). */
+/* The positions of a run. ONE_AXIS: the source has the same positions for all axes (freqs_source). */
 template <class R, bool ONE_AXIS> struct run_positions {
     typedef typename R::stride stride;
     static constexpr int DIFFERENT = ONE_AXIS ? 1 : COUPLES_TOGETHER<R>;
     typename R::index batch = 0, token = 0;
-    const char *from[DIFFERENT]; /* what is read of the row */
+    const char *from[DIFFERENT]; /* the addresses of the ids or start positions */
     raw_index read[DIFFERENT];
     const position_type<R> *of_axis = NULL;
 
@@ -135,7 +136,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
             from[i] = p.source.base;
     }
 
-    /* A row that is not there has the positions of row 0. */
+    /* If is_there is false, it takes the positions of token 0. */
     __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row,
                                          const couple_run<R> &run, bool is_there)
     {
@@ -168,7 +169,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
             await(read[i].low, condition);
     }
 
-    /* The position of pair i of the run. With a table: one of its rows, or NO_POSITION. */
+    /* Returns the position of pair i of the run. With a table, this is a row of the table or NO_POSITION. */
     __device__ __forceinline__ int64_t of(const cuda_plan &p, const couple_run<R> &run, int i) const
     {
         if (R::ROWS == ROWS_FROM_TOKENS)
@@ -179,7 +180,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
         return finish_position<R::ANGLES != ANGLES_PHASE>(p.plan, true, position);
     }
 
-    /* The offset of column 0 of a pair's row in a table, in entries. */
+    /* Returns the offset of column 0 of a pair's table row, in entries. */
     __device__ __forceinline__ stride offset_in_table(const cuda_plan &p, int64_t position, uint32_t pair) const
     {
         const trope_table_stride &strides = p.plan.angles.stride;
@@ -197,22 +198,24 @@ template <class R, bool ONE_AXIS> struct run_positions {
     }
 };
 
-/* Whether a row of a table is NO_POSITION: is_missing of a source that is a table. Rows from tokens never are. */
+/* Returns whether a position in a table is NO_POSITION: the is_missing of table sources. Positions from tokens are never
+ * missing. */
 template <class R> __device__ __forceinline__ bool is_nan_position(int64_t position)
 {
     return R::ROWS != ROWS_FROM_TOKENS && position == NO_POSITION;
 }
 
-/* ---- where angles come from ----
+/* ---- the sources of angles ----
  *
- * find() computes where the entries of a run are, ask() loads them, and make() makes couples of them, after await_all() or
- * settle_all(). A run whose row is not there, or that was not found, loads the first entries. */
+ * find() computes the addresses of a run's entries, and ask() loads the entries. After await_all() or settle_all(),
+ * make() computes couples from them. If the token of a run does not exist, or if find() was not called, ask() loads the
+ * first entries. */
 
 /* Phase steps. */
 template <class R> struct phase_source {
     typedef run_positions<R, false> positions_type;
     static constexpr int MOST = COUPLES_TOGETHER<R>;
-    uint64_t step[MOST]; /* of the pairs that lie together */
+    uint64_t step[MOST]; /* of the pairs that are stored together */
 
     __device__ __forceinline__ void find(const typename R::call &, const couple_run<R> &, const positions_type &, bool)
     {
@@ -255,7 +258,7 @@ template <class R> struct phase_source {
         for (int i = 0; i < COUNT; i++) {
             const int64_t position = positions.of(call.plan, run, i);
             const uint64_t of_pair = COUNT == MOST ? step[i] : run.pair % MOST ? step[MOST - 1] : step[0];
-            /* (Positions of 32 bits are not negative.) */
+            /* (Positions of 32 bits are never negative.) */
             sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, of_pair,
                             &made.of[i].sine, &made.of[i].cosine);
             made.of[i].template finish<R::PLAIN>(call.plan, false);
@@ -265,13 +268,13 @@ template <class R> struct phase_source {
     }
 };
 
-/* Freqs of fp32, one column a pair, and one position for all pairs of a row (cuda_plan.has_plain_freqs). */
+/* freqs in fp32 with one column for each pair, and one position for all pairs of a token (cuda_plan.has_plain_freqs). */
 template <class R> struct freqs_source {
     typedef run_positions<R, true> positions_type;
     typedef typename R::stride stride;
     static constexpr int MOST = COUPLES_TOGETHER<R>;
     raw_entry raw[MOST];
-    stride first = 0; /* of the first pair, in entries */
+    stride first = 0; /* offset of the first pair, in entries */
     position_type<R> position = 0;
 
     __device__ __forceinline__ void find(const typename R::call &call, const couple_run<R> &run,
@@ -331,13 +334,13 @@ template <class R> struct freqs_source {
     }
 };
 
-/* Any table, for one pair at a time. */
+/* Any table. It takes one pair at a time. */
 template <class R> struct table_source {
     typedef run_positions<R, false> positions_type;
     typedef typename R::stride stride;
     static constexpr int MOST = 1;
-    raw_couple first, second; /* of each element of the pair; the same twice if a pair has one column */
-    stride at[2] = {0, 0};    /* bytes to them */
+    raw_couple first, second; /* for each element of the pair; equal if a pair has one column */
+    stride at[2] = {0, 0};    /* their offsets, in bytes */
     bool is_nan = false;
 
     __device__ __forceinline__ void find(const typename R::call &call, const couple_run<R> &run,
@@ -419,7 +422,8 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
     return source.template make<1>(call, run, positions, to);
 }
 
-/* The first thread of a block that makes couples: in packed calls the one behind those that search, if there are enough others. */
+/* Returns the first thread of a block that computes couples. In packed calls it is the first one after the searching
+ * warp, if the other threads are enough. */
 template <class R> __device__ __forceinline__ uint32_t find_first_maker(const typename R::call &call, uint32_t rows)
 {
     const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
@@ -428,16 +432,17 @@ template <class R> __device__ __forceinline__ uint32_t find_first_maker(const ty
     return others_are_enough ? SEARCHERS : 0;
 }
 
-/* Makes all couples of a block, `count` by a thread at a time. load() loads the data. Entries whose addresses do not depend on
- * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. Returns whether
- * the thread has found a pair whose elements have different coefficients. */
+/* Computes all couples of a block. Each thread computes `count` of them at a time. load() loads the data. Table entries
+ * are loaded before the data if their addresses do not depend on shared memory. In packed calls, they are loaded before
+ * the barrier after which the positions are valid. Returns whether the thread found a pair whose elements have different
+ * coefficients. */
 template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_row, uint32_t rows, uint32_t first_maker,
                                              uint32_t count, LOAD load, PREPARE prepare)
 {
     constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE,
-                   WAITS_FOR_MEMORY = R::ROWS != ROWS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* not just parameters */
+                   WAITS_FOR_MEMORY = R::ROWS != ROWS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* more than parameters */
     const uint32_t makers = threads_of_block() - first_maker, end = rows * call.shape.couples_of_row / count;
     uint32_t number = thread_of_block() - first_maker;
     couple_run<R> run;
@@ -445,7 +450,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     SOURCE source;
     bool differ = false, any_is_missing = false;
     run.count = count;
-    if ((number & ~31u) < end) { /* other warps make none */
+    if ((number & ~31u) < end) { /* other warps compute none */
         run.find(call.shape, number);
         if (IS_DIRECT<R>)
             positions.find(call, first_row, run, run.row < rows);
@@ -500,7 +505,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             }
         }
     }
-    if (R::ROWS == ROWS_READ) /* others are found in shared memory, and have been reported there */
+    if (R::ROWS == ROWS_READ) /* other kinds find positions in shared memory, and have already reported missing ones */
         report_if_missing(call.plan.plan, any_is_missing);
     return differ;
 }
@@ -510,7 +515,7 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
                                                  typename R::index first_row, uint32_t rows, uint32_t first_maker,
                                                  LOAD load, PREPARE prepare)
 {
-    /* One couple a thread if the block has threads for that. */
+    /* If the block has enough threads, each computes one couple at a time. */
     const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() - first_maker ? 1 : COUPLES_TOGETHER<R>;
     if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE)
         __syncthreads();
@@ -521,16 +526,16 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
     return make_couples<R, table_source<R>>(call, steps, first_row, rows, first_maker, 1, load, prepare);
 }
 
-/* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
- * them. prepare() has branches, so it comes after the waits for all small loads. meanwhile() comes before the barrier. Returns whether
- * the elements of any pair of the block have different coefficients. */
+/* Loads the data by load(), and computes the coefficients of all tokens of the block. After the barrier at its end, all
+ * threads may read them. prepare() has branches, so it comes after the waits for all small loads. meanwhile() runs
+ * before the barrier. Returns whether any pair of the block has elements with different coefficients. */
 template <class R, class LOAD, class PREPARE, class MEANWHILE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare,
                                                   MEANWHILE meanwhile)
 {
     const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
-    const uint32_t rotating = rotates ? count : 0; /* other slices are only copied */
+    const uint32_t rotating = rotates ? count : 0; /* other slices only copy */
     uint32_t first_maker = 0;
     bool only_searches = false, differ = false;
     if constexpr (!IS_DIRECT<R>) {
@@ -549,7 +554,8 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         __syncthreads();
     else
         differ = make_any_couples<R>(call, steps, first_row, rotating, first_maker, load, prepare);
-    /* The warp that only searches, or else the last one, which has the least to make. */
+    /* The deciding warp is the one that only searches. Without such a warp it is the last one, which has the fewest
+     * couples. */
     const uint32_t decider = first_maker ? 0 : (threads_of_block() - 1) & ~31u;
     if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == decider)
         decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),

@@ -1,23 +1,26 @@
-/* The register block: a short-lived block takes a row, or a few, with all heads of all operands. Each thread has an item: one
- * lane of a head, the elements of a few pairs in two vectors (or one pair in two elements), from its loads to its stores.
- * What is the same for all heads of a row, its coefficients, the threads find together meanwhile: see rotate.cuh.
+/* The register block: a short-lived block that processes one or a few tokens with all heads of all operands. Each thread
+ * has an item: two vectors of a head, which hold a few pairs (or two elements, which are one pair). The item stays in
+ * registers from load to store. The lane of an item is its index in its head. In the code, a row is a token of a batch
+ * entry. During the loads, all threads together compute the coefficients of the tokens, which are the same for all heads:
+ * see rotate.cuh.
  *
- * A block lives 1 or 2 us, and what comes before its first load is time lost. So the host cuts operands into segments, in
- * which an address is a sum of products, and threads are numbered in two dimensions, which spares them divisions. */
+ * A block lives 1 or 2 us, so all time before its first load is lost. Therefore the host cuts operands into segments, in
+ * which an address is a sum of products. Threads have two-dimensional indices, which avoid divisions. */
 #ifndef TROPE_FWD_CUDA_REGISTER_BLOCK_CUH
 #define TROPE_FWD_CUDA_REGISTER_BLOCK_CUH
 
 #include "core/divide.h"
 #include "fwd/cuda/coefficients.cuh"
 
-/* Threads of a block at most; with rows of one head, or few (rotate_alone.cuh); with sums by vectors (bwd/cuda/head_sums.cuh). */
+/* The maximum number of threads of a block: in general; for tokens of one head, or few (rotate_alone.cuh); and for sums
+ * by vectors (bwd/cuda/head_sums.cuh). */
 #define BLOCK_THREADS 512
 #define ALONE_THREADS 256
 #define SUM_THREADS   256
-#define SUM_COPIES    4 /* lanes of what passes through beside sums that a thread copies at a time */
+#define SUM_COPIES    4 /* items of pass-through elements, besides sums, that a thread copies at a time */
 
-/* What a kernel is compiled for: threads of a block at most, and how many such blocks a multiprocessor should hold, which
- * says how many registers a thread may have. */
+/* The launch bounds of a kernel: the maximum number of threads of a block, and how many such blocks a multiprocessor
+ * should hold. The latter limits the registers of a thread. */
 struct block_limit {
     int threads, blocks;
 };
@@ -27,84 +30,86 @@ constexpr block_limit block_limits(int rows, bool is_wide)
     return is_wide ? block_limit{BLOCK_THREADS, 2} : rows == ROWS_ANY ? block_limit{320, 4} : block_limit{384, 4};
 }
 
-/* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */
+/* The capacity of the fast paths' parameters. Every kilobyte of parameters costs the host 0.1 to 0.3 us. */
 #define USUAL_SEGMENTS 6
 #define USUAL_PAIRS    128
-/* An operand is a window, and what passes through before and after it. */
+/* An operand has its window, and the elements that pass through before and after it. */
 #define MOST_SEGMENTS (3 * TROPE_MAX_OPERANDS)
 
-/* Where the lanes of a segment are: bytes from one to the next of each dimension, and from a lane's first vector to its
- * second. The two dimensions of rows, batch and token, are called outer and inner: rows are numbered as operand 0 has them in
- * memory. */
+/* The addresses of a segment's items, in bytes: the distance between neighbours in each dimension, and from the first
+ * vector of an item to its second one. The two dimensions of tokens are batch and token. The outer and the inner one
+ * follow the memory order of operand 0. */
 template <typename STRIDE> struct block_tensor {
     char *base;
     STRIDE inner, head, lane, second;
     STRIDE outer, group;
-    STRIDE part; /* what a lane of the second part is further away, and so on */
+    STRIDE part; /* extra distance of an item in the second part of a window; twice this in the third, and so on */
 };
 
-/* A run of every head of an operand that is rotated, or copied. */
+/* A range of elements of every head of an operand. It is either rotated or copied. */
 template <typename STRIDE> struct block_segment {
     block_tensor<STRIDE> src, dst;
-    STRIDE kept_lane, kept_second, kept_part; /* of dst, where elements stay where src has them in a head */
-    int64_t moved;                            /* bytes from a lane in src to the same one in dst, if `alike` */
-    trope_divisor lanes;                      /* of a head, and those that idle after them */
-    trope_divisor heads_per_group;            /* of as many groups as there are */
-    uint32_t heads;                           /* of all groups */
-    uint32_t places;                          /* for heads in a row's items (more for sums) */
-    uint32_t working;                         /* lanes that do not idle */
-    uint32_t part_lanes;                      /* of each part of a window */
-    uint32_t is_intricate;                    /* it has groups, parts or lanes that idle: one question for what is rare */
-    uint32_t is_loaded;                       /* in place, what passes through is only overwritten */
+    STRIDE kept_lane, kept_second, kept_part; /* strides of dst if elements keep their places in a head */
+    int64_t moved;                            /* bytes from an item in src to the same item in dst, if `alike` */
+    trope_divisor lanes;                      /* the number in a head, with idle ones */
+    trope_divisor heads_per_group;            /* of each group */
+    uint32_t heads;                           /* the number in all groups */
+    uint32_t places;                          /* room for heads in the items of a token (more for sums) */
+    uint32_t working;                         /* the number of lanes that are not idle */
+    uint32_t part_lanes;                      /* lanes in each part of a window */
+    uint32_t is_intricate;                    /* it has groups, parts or idle lanes: one test covers all rare cases */
+    uint32_t is_loaded; /* 0 if the elements pass through in place, so that they are only overwritten */
     uint32_t rotates, in_place;
-    uint32_t is_plain; /* it rotates, rounds once, and overwrites dst: one question for what is usual */
-    uint32_t alike;    /* lanes of dst are as far apart as those of src, and have the same elements */
-    uint32_t is_odd;   /* copied: lane 0 has one vector, and its second is another lane's first */
-    /* Of sums (bwd/cuda/head_sums.cuh): heads of one; slots that share them; rounds, heads of a slot, 0 of what is no sum. */
+    uint32_t is_plain; /* it rotates, rounds once and overwrites dst: one test finds the common case */
+    uint32_t alike;    /* lanes of src and dst have the same strides and the same elements */
+    uint32_t is_odd;   /* copied: lane 0 has only one vector, and its second one is the first of another lane */
+    /* For sums (bwd/cuda/head_sums.cuh): the number of heads that one sum adds, of slots that share them, and of rounds
+     * (heads of a slot; 0 if there is no sum). */
     uint32_t terms, slot_bits, rounds;
     uint32_t accumulate;
 };
 
-/* Rows and items, and how they are cut: a block has a slice of items_of_block items of rows_of_block rows. */
+/* The tokens and items of a call, and how they are cut. A block has rows_of_block tokens, and a slice of items_of_block
+ * of their items. */
 struct block_shape {
     int64_t rows;
     int64_t inner_rows;
-    trope_divisor inner;     /* these, if they are below 2^31 */
-    uint32_t two_dimensions; /* there is more than one outer */
+    trope_divisor inner;     /* a divisor for inner_rows, if it is below 2^31 */
+    uint32_t two_dimensions; /* the outer dimension is larger than 1 */
     uint32_t rows_of_block, items_of_block;
-    uint32_t items;             /* of a row */
-    uint32_t is_uniform;        /* all heads have the same number of lanes, so that no thread divides */
-    uint32_t is_simple;         /* it is uniform, and addresses are simple (ADDRESSES_SIMPLE) */
-    uint32_t units;             /* of a row: its heads, or else its items */
-    uint32_t units_of_block;    /* of a row */
-    uint32_t any_is_intricate;  /* of the segments */
-    uint32_t all_are_alike;     /* of the segments that have items */
-    uint16_t segments;          /* that have items */
-    uint16_t rest;              /* segments after these, which have none: REST in plan_blocks.cuh */
-    uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */
-    uint32_t slices_first;      /* blocks of the same rows follow each other in the grid, and so in time, as in memory */
-    uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
-    uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
-    uint32_t couples_of_row;    /* that there is room for in shared memory */
-    trope_divisor lanes;        /* of the widest window */
-    uint32_t splits;            /* the second half of a lane's pairs is so many lanes further: see block_form */
-    uint32_t second_at;         /* where couples of second elements begin, in couples */
-    uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
-    /* Of sums: */
-    uint32_t summing_slices; /* the first ones, which have items of sums */
-    uint32_t slots, rounds;  /* the most of any operand, powers of two */
+    uint32_t items;             /* of a token */
+    uint32_t is_uniform;        /* all heads have the same number of lanes, so no thread divides */
+    uint32_t is_simple;         /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
+    uint32_t units;             /* of a token: its heads if uniform, otherwise its items */
+    uint32_t units_of_block;    /* of a token */
+    uint32_t any_is_intricate;  /* true if any segment is intricate */
+    uint32_t all_are_alike;     /* true if all segments with items are alike */
+    uint16_t segments;          /* the number of segments with items */
+    uint16_t rest;              /* the number of segments without items, which follow the others: REST in plan_blocks.cuh */
+    uint32_t rotating_slices;   /* the first slices, of items_of_block items each; later ones only copy */
+    uint32_t slices_first;      /* blocks of the same tokens are adjacent in the grid, and so run at the same time */
+    uint32_t batch_outermost;   /* outer is batch and inner is token; otherwise the reverse */
+    uint32_t neighbours;        /* the innermost dimension in memory: NEAR_... */
+    uint32_t couples_of_row;    /* the capacity of shared memory for each token */
+    trope_divisor lanes;        /* in the widest window */
+    uint32_t splits;            /* the second half of an item's pairs is this many lanes further: see block_form */
+    uint32_t second_at;         /* where the couples of second elements begin, counted in couples */
+    uint32_t rows_at, terms_at; /* where the positions and the terms of sums begin in shared memory, in bytes */
+    /* For sums: */
+    uint32_t summing_slices; /* the first slices, which have items of sums */
+    uint32_t slots, rounds;  /* the maximum of all operands, powers of two */
     uint32_t most_lanes;     /* of a head */
-    uint32_t terms;          /* that shared memory has room for */
+    uint32_t terms;          /* the capacity of shared memory */
 };
 
-/* Which threads follow each other: lanes of a head, heads, or rows. */
+/* What consecutive threads have: consecutive lanes of a head, heads, or tokens. */
 enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };
 
 template <typename OF_STRIDE, int SEGMENTS> struct block_call {
     typedef OF_STRIDE stride;
 
     block_shape shape;
-    uint32_t first_unit[SEGMENTS]; /* of each segment; UINT32_MAX where there is none */
+    uint32_t first_unit[SEGMENTS]; /* the first unit of each segment; UINT32_MAX for unused segments */
     block_segment<stride> segments[SEGMENTS];
     cuda_plan plan;
 };
@@ -112,14 +117,14 @@ template <typename OF_STRIDE, int SEGMENTS> struct block_call {
 typedef block_call<int32_t, USUAL_SEGMENTS> usual_call;
 typedef block_call<int64_t, MOST_SEGMENTS> wide_call;
 
-/* Phase steps, as a parameter. Where they begin in the middle of 64 bytes, small calls take 0.13 us longer. */
+/* The phase steps, as a parameter. If they begin in the middle of 64 bytes, small calls take 0.13 us longer. */
 template <int PAIRS> struct alignas(64) phase_steps {
     uint64_t of[PAIRS];
 };
 
-/* ---- what a block has ---- */
+/* ---- the work of a block ---- */
 
-/* Its run of rows, and its slice of their items. */
+/* The index of the block's group of tokens, and of its slice of their items. */
 __device__ __forceinline__ uint32_t block_of_rows(const block_shape &shape)
 {
     return shape.slices_first ? blockIdx.y : blockIdx.x;
@@ -135,17 +140,17 @@ template <typename INDEX> __device__ __forceinline__ INDEX first_row_of_block(co
     return (INDEX)block_of_rows(shape) * (INDEX)shape.rows_of_block;
 }
 
-/* The last block may have fewer rows than the others. */
+/* The last block may have fewer tokens than the others. */
 template <typename INDEX> __device__ __forceinline__ uint32_t count_rows(const block_shape &shape, INDEX first_row)
 {
     return (uint32_t)min((INDEX)shape.rows_of_block, (INDEX)shape.rows - first_row);
 }
 
-/* ---- what a thread has ---- */
+/* ---- the work of a thread ---- */
 
 struct block_item {
     uint32_t segment, head, lane;
-    uint32_t row; /* of the block */
+    uint32_t row; /* its index in the block */
     bool present;
 };
 
@@ -158,11 +163,11 @@ template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CAL
     return segment;
 }
 
-/* What an address may be made of: the token, head and lane of one batch entry (addresses_are_simple in usual.cuh); also of a group
- * and a part of the window; and of a batch entry. */
+/* The terms of an address. SIMPLE has the token, head and lane of one batch entry (addresses_are_simple in usual.cuh).
+ * OF_ONE_ENTRY also has a group and a part of the window. ANY also has a batch entry. */
 enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_ANY };
 
-/* ANY_ORDER: not only lanes may be neighbours. */
+/* ANY_ORDER: the innermost dimension may also be heads or tokens. */
 template <bool ANY_ORDER, int ADDRESSES, class CALL>
 __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows, uint32_t row)
 {
@@ -192,11 +197,11 @@ __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows,
     return it;
 }
 
-/* A row of the call. INDEX: int32_t where rows are fewer than 2^31. */
+/* A token of the call. INDEX may be int32_t if there are fewer than 2^31 tokens. */
 template <typename INDEX> struct block_row {
     INDEX outer, inner;
 
-    /* (By products, or the compiler would make two kernels of one.) */
+    /* (These are products because the compiler would turn a condition into two copies of the kernel.) */
     __device__ __forceinline__ int64_t batch(const block_shape &shape) const
     {
         return inner + (outer - inner) * (INDEX)shape.batch_outermost;
@@ -214,7 +219,8 @@ __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, I
     block_row<INDEX> row = {0, number};
     if (ADDRESSES != ADDRESSES_ANY)
         return row;
-    /* (With one outer, too: the compiler would load the divisor under a condition, and wait for it with the data.) */
+    /* (It divides even if there is only one outer entry. Otherwise the compiler would load the divisor under a
+     * condition, and wait for it together with the data.) */
     if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
         row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
     else
@@ -223,7 +229,7 @@ __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, I
     return row;
 }
 
-/* Of a lane of a head. */
+/* Returns the address of an item's first vector. */
 template <int ADDRESSES, typename STRIDE, typename INDEX>
 __device__ __forceinline__ char *find_address(const block_shape &shape, const block_segment<STRIDE> &s,
                                               const block_tensor<STRIDE> &t, const block_row<INDEX> &row, uint32_t head,
@@ -241,7 +247,7 @@ __device__ __forceinline__ char *find_address(const block_shape &shape, const bl
     return p + (int64_t)(int32_t)head * t.head;
 }
 
-/* dst of a row that is not rotated: its elements stay where they are in a head, whatever the pairings. */
+/* The dst of a token that is not rotated: its elements keep their places in a head, whatever the pairings are. */
 template <typename STRIDE> __device__ __forceinline__ block_tensor<STRIDE> unrotated_dst(const block_segment<STRIDE> &s)
 {
     block_tensor<STRIDE> t = s.dst;
