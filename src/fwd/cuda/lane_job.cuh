@@ -1,17 +1,17 @@
-/* A thread's item of a register block, from its load to its store. */
+/* The work of a thread on its item of a register block, from load to store. */
 #ifndef TROPE_FWD_CUDA_LANE_JOB_CUH
 #define TROPE_FWD_CUDA_LANE_JOB_CUH
 
 #include "fwd/cuda/find_coefficients.cuh"
 
-/* The template parameters of a kernel, and what follows from them. IS_WIDE: strides, rows and sequences may need 64 bits, and
- * there may be any number of operands and pairs. */
+/* The template parameters of a kernel, and constants and types derived from them. IS_WIDE: strides, tokens and sequences
+ * may need 64 bits, and there may be any number of operands and pairs. */
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
     static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE ? 1 : OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : USUAL_PAIRS;
     static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
-    static constexpr int HEADS = 1; /* of a thread, which follow each other */
+    static constexpr int HEADS = 1; /* the number of consecutive heads of a thread */
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
@@ -20,7 +20,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH;
-    /* Whether the kernel rotates plainly (rotates_plainly in usual.cuh) and in no other way. */
+    /* Whether all calls of the kernel rotate plainly (rotates_plainly in usual.cuh). */
     static constexpr bool PLAIN = OF_ROWS != ROWS_FROM_TOKENS && OF_ROWS != ROWS_ANY;
     static constexpr int ADDRESSES = OF_ROWS == ROWS_SEARCHED           ? ADDRESSES_SIMPLE
                                      : OF_ROWS == ROWS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
@@ -29,12 +29,13 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
 
 /* ---- the rotation of a lane ---- */
 
-/* The coefficients of a few pairs of a lane at a time. */
+/* The coefficients of a few pairs of a lane, which are loaded together. */
 template <class R> struct lane_coefficients {
     static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     couples<R, TOGETHER> first, second;
 
-    /* Loads those from a place on. `own`: the two elements of a pair may have different coefficients. */
+    /* Loads coefficients, beginning at a place in shared memory. `own`: the two elements of a pair may have different
+     * coefficients. */
     __device__ __forceinline__ void load_from(const block_shape &shape, uint32_t place, bool own)
     {
         const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + place;
@@ -44,13 +45,13 @@ template <class R> struct lane_coefficients {
             second = *(const couples<R, TOGETHER> *)(from + shape.second_at);
     }
 
-    /* Loads those of pairs e and e + 1. */
+    /* Loads the coefficients of pairs e and e + 1. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
         load_from(shape, place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e), own);
     }
 
-    /* As NATIVE does, for a caller whose plan says ONCE because it needs them unrounded first. */
+    /* Rounds as NATIVE does. It is for callers that need unrounded coefficients first, so that their plan says ONCE. */
     __device__ __forceinline__ void round(int32_t rounding)
     {
 #pragma unroll
@@ -60,7 +61,7 @@ template <class R> struct lane_coefficients {
         }
     }
 
-    /* Makes them those of the transposed matrix, which rotates the other way. */
+    /* Turns the matrix into its transpose, which rotates in the other direction. */
     __device__ __forceinline__ void transpose()
     {
 #pragma unroll
@@ -71,7 +72,7 @@ template <class R> struct lane_coefficients {
         }
     }
 
-    /* Pair i of them, rotated. */
+    /* Returns the rotated pair i. */
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
     rotate_one(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
     {
@@ -79,7 +80,7 @@ template <class R> struct lane_coefficients {
                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
     }
 
-    /* M x of pair i as forward has it before a norm, from the coefficients of backward, which are not rounded. */
+    /* Returns M x of pair i, as forward computes it before a norm. The coefficients are those of backward, unrounded. */
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
     rotate_forward(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
     {
@@ -92,7 +93,7 @@ template <class R> struct lane_coefficients {
         return {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
     }
 
-    /* Rotates pairs e, e + 1 of a lane. */
+    /* Rotates pairs e and e + 1 of a lane. */
     template <bool INTERLEAVED, class LANE>
     __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const
     {
@@ -108,7 +109,7 @@ template <class R> struct lane_coefficients {
     }
 };
 
-/* An element of dst after a term is added to it. NATIVE rounds the term first. */
+/* Returns an element of dst plus a term. NATIVE rounds the term first. */
 template <class R>
 __device__ __forceinline__ typename R::real accumulated(int32_t rounding, typename R::real old_dst, typename R::real term)
 {
@@ -127,7 +128,8 @@ __device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane 
     }
 }
 
-/* An element that passes through, as a term. The addition gives a NaN of fp32 the bits that arithmetic would. */
+/* Returns an element that passes through, as a term of a sum. The addition gives a NaN in fp32 the bits that arithmetic
+ * would give it. */
 __device__ __forceinline__ float term_of(float x)
 {
     return trope_add(x, -0.0f);
@@ -138,24 +140,24 @@ __device__ __forceinline__ double term_of(double x)
     return x;
 }
 
-/* The bits that padding is filled with. */
+/* Returns the element that fills padding. */
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
 {
     typedef typename elements<DTYPE>::real real;
     return action == TROPE_ROW_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
 }
 
-/* The item of a thread, from its load to its store. */
+/* The item of a thread, from load to store. */
 template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
     typename R::lane v;
-    char *to;   /* with PLAIN: found early, which frees the registers that it is made of */
+    char *to;   /* with PLAIN, it is found early, which frees the registers with its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
     lane_job() = default;
 
-    /* of_row: of the block, if lanes or heads follow each other in it. */
+    /* of_row is the token's index in the block, unless consecutive threads have consecutive tokens. */
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
                                         uint32_t of_row)
     {
@@ -176,13 +178,13 @@ template <class R> struct lane_job {
         return find_src<R::ADDRESSES>(call, head);
     }
 
-    /* After the kernel before this one has ended. */
+    /* Must follow await_previous(). */
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         v.load(from, from + segment(call).src.second);
     }
 
-    /* Comes after the waits for all small loads, because it has branches. */
+    /* Must follow the waits for all small loads, because it has branches. */
     __device__ __forceinline__ void prepare(const typename R::call &call)
     {
         if (R::PLAIN)
@@ -207,14 +209,14 @@ template <class R> struct lane_job {
         return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
     }
 
-    /* Whether rotate_usually is enough: the item is rotated, rounded once and not accumulated, and both elements of each pair have
-     * the same coefficients. */
+    /* Returns whether rotate_usually can finish the item: it rotates, rounds once and does not accumulate, and both
+     * elements of each pair have the same coefficients. */
     __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
     {
         return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
     }
 
-    /* INTERLEAVED: src and dst are interleaved, and the lane stays so. */
+    /* INTERLEAVED: src and dst are interleaved, and the vectors stay interleaved. */
     template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
     {
         constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
@@ -233,7 +235,7 @@ template <class R> struct lane_job {
         store(call);
     }
 
-    /* Rotates by any rule. OWN: the elements of a pair may have different coefficients. */
+    /* Rotates by any rule. `own`: the elements of a pair may have different coefficients. */
     __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::lane &old_dst)
     {
         constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
@@ -268,15 +270,15 @@ template <class R> struct lane_job {
         }
     }
 
-    /* All other work on an item: copies, padding, sums, and rotation by any rule. Elements of padding that is copied keep their
-     * places in the head, whatever the pairings. */
+    /* Finishes all other items: copies, padding, sums, and rotation by any rule. Copied elements of padding keep their
+     * places in the head, whatever the pairings are. */
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
         const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
                    adds = !R::PLAIN && s.accumulate;
         if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
-            return; /* dst has it */
+            return; /* dst already has the result */
         if (R::PLAIN) {
             if (fills)
                 v.fill(filling_of<R::DTYPE>(action));
@@ -302,7 +304,7 @@ template <class R> struct lane_job {
             v.store(at, at + dst.second);
     }
 
-    /* Takes lane i of the heads of a segment. */
+    /* Sets the item to number i of a segment's items. */
     __device__ __forceinline__ void take_lane(const typename R::segment &s, uint32_t i)
     {
         item.head = trope_divide(&s.lanes, i);

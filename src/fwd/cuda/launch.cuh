@@ -1,4 +1,4 @@
-/* What all launches of the CUDA backend ask of a plan, and say when one fails. */
+/* Helpers of all launches of the CUDA backend: properties of a plan, and errors. */
 #ifndef TROPE_FWD_CUDA_LAUNCH_CUH
 #define TROPE_FWD_CUDA_LAUNCH_CUH
 
@@ -21,14 +21,15 @@ static inline uint32_t power_of_two(uint32_t at_least)
     return p;
 }
 
-/* Whether padding is overwritten: with zeros, or with NaN where the caller said that there is none. */
+/* Returns whether padding is overwritten: with zeros, or with NaN if the call has no padding policy. */
 static inline bool fills_padding(const trope_plan &plan)
 {
     const int32_t padding = plan.sequences.padding;
     return plan.sequences.boundaries && padding != TROPE_PADDING_ROTATE && padding != TROPE_PADDING_COPY;
 }
 
-/* Whether what is not rotated of an operand is written as well: somewhere else, or where it is padding. */
+/* Returns whether the call also writes the elements of an operand that do not rotate: if it is not in place, or if
+ * padding is filled. */
 static inline bool writes_rest(const trope_plan &plan, const trope_plan_operand &o)
 {
     return !o.in_place || fills_padding(plan);
@@ -93,7 +94,7 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
 
 /* ---- tensors ---- */
 
-/* The two dimensions of rows. */
+/* The two dimensions of tokens. */
 static inline int outer_dim(const trope_plan &plan)
 {
     return plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN;
@@ -104,8 +105,8 @@ static inline int inner_dim(const trope_plan &plan)
     return plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
 }
 
-/* Groups that follow each other like heads are one group. forward_src is read where the operand has a norm, or is rotated and a
- * gradient of the angles is asked for. */
+/* Merges the groups of an operand if they are as far apart as consecutive heads. forward_src is read if the operand has
+ * a norm, or if it rotates and the call computes a gradient of the angles. */
 static inline void join_groups(trope_plan_operand *o, bool with_forward_src)
 {
     int64_t *const strides[] = {

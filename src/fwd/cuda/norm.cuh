@@ -1,6 +1,7 @@
-/* The norm of heads and their rotation on CUDA, in the register block of the rotation. The threads of a head, which are in one warp, add
- * its squares by shuffles; before the rotation they do so while others make coefficients. A thread has the same lane of NORM_HEADS heads
- * that follow each other: what is the same for all of them, two fifths of the instructions for one, is found once. */
+/* The norm and the rotation of heads on CUDA, in the register block of the rotation. The threads of a head are in one
+ * warp and add its squares by shuffles. If the norm comes before the rotation, they do so while others compute
+ * coefficients. Each thread has the same lane of NORM_HEADS consecutive heads. The work that is the same for these heads
+ * is done only once. It is two fifths of the instructions for one head. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
 
@@ -9,14 +10,15 @@
 #include "fwd/cuda/rotate.cuh"
 #include "fwd/cuda/token_sums.cuh"
 
-/* The limit of a kernel whose blocks have NORM_THREADS, of which a multiprocessor should hold so many: those of a block with whole tokens
- * have as many registers each. */
+/* The launch bounds of a kernel with blocks of NORM_THREADS, of which a multiprocessor should hold the given number.
+ * Blocks with whole tokens have as many registers for each thread. */
 constexpr block_limit norm_limit(int blocks)
 {
     return {NORM_THREADS * blocks, 1};
 }
 
-/* ORDER: TROPE_NORM_..., or 0 for a kernel that has a block of each. After the rotation a thread has more to keep in registers. */
+/* ORDER is TROPE_NORM_BEFORE or AFTER, or 0 for a kernel that contains both. With AFTER, a thread keeps more values in
+ * registers. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
@@ -26,12 +28,12 @@ struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
-    static constexpr bool TOKENS = true; /* it can have norms over tokens */
+    static constexpr bool TOKENS = true; /* the kernel takes norms over tokens */
 
     static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
 };
 
-/* COUNT words of 4 bytes, 2 or a multiple of 4. */
+/* Loads COUNT words of 4 bytes. COUNT is 2 or a multiple of 4. */
 template <int COUNT> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
 {
     if constexpr (COUNT == 2) {
@@ -46,11 +48,11 @@ template <int COUNT> __device__ __forceinline__ void load_words(const char *from
     }
 }
 
-/* The elements of a lane's two vectors in fp32, as they are in memory. */
+/* The elements of an item's two vectors in fp32, in memory order. */
 template <class R> struct lane_values {
     float of[2][R::PAIRS];
 
-    /* Zeros. */
+    /* All elements are zero. */
     __device__ __forceinline__ lane_values() : of()
     {
     }
@@ -77,7 +79,7 @@ template <class R> struct lane_values {
             of[i / R::PAIRS][i % R::PAIRS] = trope_mul(of[i / R::PAIRS][i % R::PAIRS], factor);
     }
 
-    /* And `factor` times other, fused. */
+    /* Adds `factor` times other, fused. */
     __device__ __forceinline__ void add(const lane_values &other, float factor)
     {
 #pragma unroll
@@ -86,7 +88,7 @@ template <class R> struct lane_values {
                 trope_fma(other.of[i / R::PAIRS][i % R::PAIRS], factor, of[i / R::PAIRS][i % R::PAIRS]);
     }
 
-    /* Less `factor` times other, fused. */
+    /* Subtracts `factor` times other, fused. */
     __device__ __forceinline__ void subtract(const lane_values &other, float factor)
     {
 #pragma unroll
@@ -112,7 +114,8 @@ template <class R> struct lane_values {
         return INTERLEAVED ? of[(2 * e + which) / R::PAIRS][(2 * e + which) % R::PAIRS] : of[which][e];
     }
 
-    /* Weights, as they are multiplied by, from an element of the segment's on. */
+    /* Loads the factors of the norm, with plus_one included. `first` is the index of an element in the segment's
+     * weights. */
     __device__ __forceinline__ void load_weights(const norm_call &call, const block_norm &n, uint32_t first)
     {
         const uint32_t second = first + call.join * R::PAIRS;
@@ -145,7 +148,7 @@ template <class R> struct lane_values {
     }
 };
 
-/* Rotates the heads of a thread by the coefficients of their lane of the window. TRANSPOSED: the other way. */
+/* Rotates the heads of a thread by the coefficients of its lane in the window. TRANSPOSED: by the transposed matrix. */
 template <class R, bool INTERLEAVED, bool TRANSPOSED>
 __device__ __forceinline__ void rotate_heads(const block_shape &shape, const block_item &at, int32_t rounding, bool own,
                                              lane_values<R> *heads)
@@ -168,7 +171,7 @@ __device__ __forceinline__ void rotate_heads(const block_shape &shape, const blo
     }
 }
 
-/* A binary tree over the elements of a vector, neighbours first. */
+/* Returns the sum of a vector's elements by a binary tree, neighbours first. */
 template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float *values)
 {
     if constexpr (COUNT == 1)
@@ -177,9 +180,9 @@ template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float 
         return trope_add(sum_of_vector<COUNT / 2>(values), sum_of_vector<COUNT / 2>(values + COUNT / 2));
 }
 
-/* Sums over the heads of a thread. */
+/* The sums over each head of a thread. */
 template <class R> struct head_sums {
-    float first[R::HEADS], second[R::HEADS]; /* over the lane's vectors */
+    float first[R::HEADS], second[R::HEADS]; /* over the item's first and second vector */
 
     __device__ __forceinline__ void take(int head, const lane_values<R> &values)
     {
@@ -187,7 +190,8 @@ template <class R> struct head_sums {
         second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
     }
 
-    /* Adds the lanes of each head. For all threads of a warp. (A sum of -0 becomes +0, as if a head were padded.) */
+    /* Adds the lanes of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
+     * padded.) */
     __device__ __forceinline__ void add_lanes(const norm_call &call, bool present)
     {
         if (call.any_idles && !present) {
@@ -216,7 +220,7 @@ template <class R> struct head_sums {
             first[h] = trope_add(first[h], 0.0f);
     }
 
-    /* After add_lanes: the mean over each head. */
+    /* Computes the mean over each head. Must follow add_lanes. */
     __device__ __forceinline__ void find_means(const norm_call &call, float *means) const
     {
 #pragma unroll
@@ -245,7 +249,7 @@ template <class R> struct head_sums {
 template <class R> struct norm_job {
     lane_job<R> of[R::HEADS]; /* the first one is present if any is */
     float rstd[R::HEADS];
-    uint32_t use; /* 0: there is no item, 1: it has no norm, 2: it has one */
+    uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has one */
 
     __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
                                         uint32_t row)
@@ -290,20 +294,20 @@ template <class R> struct norm_job {
         return call.norms[item().segment];
     }
 
-    /* Whether the lane's elements rotate. */
+    /* Returns whether the item's elements rotate. */
     __device__ __forceinline__ bool is_window(const typename R::call &call) const
     {
         return item().lane - call.first_lane < call.window_lanes && norm(call).rotates;
     }
 
-    /* The element of a head that a lane's first vector begins with. */
+    /* Returns the index in the head of the first element of the item's first vector. */
     __device__ __forceinline__ uint32_t find_element(const typename R::call &call) const
     {
         const uint32_t lane = item().lane, in_run = lane & (call.join - 1);
         return (2 * lane - in_run) * R::PAIRS;
     }
 
-    /* (Found again, so that it needs no registers meanwhile.) */
+    /* (The token is found again, so that it occupies no registers in the meantime.) */
     __device__ __forceinline__ void find_row_again(const typename R::call &call)
     {
         const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
@@ -312,7 +316,7 @@ template <class R> struct norm_job {
             of[h].row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item().row);
     }
 
-    /* Of the row: batch * tokens + token. */
+    /* Returns the index of the token: batch * tokens + token. */
     __device__ __forceinline__ int64_t find_number(const typename R::call &call)
     {
         find_row_again(call);
@@ -332,7 +336,8 @@ template <class R> struct norm_job {
             of[h].load(call);
     }
 
-    /* Finds the rstd of the heads whose squares these are, or leaves their sums to find_token_rstd. For all threads of a warp. */
+    /* Finds the rstd of each head from its squares, or leaves the sums to find_token_rstd. All threads of a warp must
+     * call it. */
     __device__ __forceinline__ void find_rstd(const typename R::call &call, head_sums<R> *squares)
     {
         squares->add_lanes(call, is_present());
@@ -342,8 +347,8 @@ template <class R> struct norm_job {
         find_rstd_of_means(call);
     }
 
-    /* The same of the token, where the block adds its heads. `row`: of the block, the first one of its threads. For all threads of the
-     * block. */
+    /* Finds the rstd of a token, if the block adds its heads. `row` is the index in the block of the first token of the
+     * threads. All threads of the block must call it. */
     __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_row, uint32_t row,
                                                     uint32_t count, bool of_caller)
     {
@@ -356,7 +361,7 @@ template <class R> struct norm_job {
         find_rstd_of_means(call);
     }
 
-    /* For add_tokens. */
+    /* Leaves the sums in shared memory for add_tokens. */
     __device__ __forceinline__ void leave_sums(const typename R::call &call, const head_sums<R> &sums) const
     {
         if (!has_norm() || item().lane)
@@ -367,13 +372,13 @@ template <class R> struct norm_job {
                 token_room(call, threadIdx.z)[norm(call).heads_at + of[h].item.head] = sums.first[h];
     }
 
-    /* After add_tokens. */
+    /* Returns the mean over the token. Must follow add_tokens. */
     __device__ __forceinline__ float mean_of_token(const typename R::call &call) const
     {
         return token_room(call, threadIdx.z)[call.token_heads + item().segment];
     }
 
-    /* rstd has means. */
+    /* Turns the means in the array `rstd` into rstd. */
     __device__ __forceinline__ void find_rstd_of_means(const typename R::call &call)
     {
         const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
@@ -385,7 +390,7 @@ template <class R> struct norm_job {
         }
     }
 
-    /* The same, of the heads that `x` are lanes of. */
+    /* Finds the rstd of the heads from the vectors `x`. */
     __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::lane *x[R::HEADS])
     {
         head_sums<R> sums;
@@ -399,8 +404,8 @@ template <class R> struct norm_job {
         find_rstd(call, &sums);
     }
 
-    /* Where the norm comes after the rotation: the rotated heads that `v` are lanes of, and their rstd. BACKWARD: coefficients are those
-     * of the other direction. For all threads of a warp. */
+    /* Rotates the heads with vectors `v` into `x`, and finds their rstd, for a norm after the rotation. BACKWARD: the
+     * coefficients are for the other direction. All threads of a warp must call it. */
     template <bool BACKWARD>
     __device__ __forceinline__ void rotate_first(const typename R::call &call, int32_t action,
                                                  typename R::lane *v[R::HEADS], lane_values<R> *x)
@@ -458,7 +463,8 @@ template <class R> struct norm_job {
                                                x);
     }
 
-    /* USUAL: rounds once, and both elements of each pair have the same coefficients. x: rotate_first, if it has been called. */
+    /* USUAL: the call rounds once, and both elements of each pair have the same coefficients. With a norm after the
+     * rotation, `x` is the result of rotate_first. */
     template <bool USUAL>
     __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, lane_values<R> *x)
     {
@@ -488,7 +494,7 @@ template <class R> struct norm_job {
         store_anywhere(call);
     }
 
-    /* Padding: filled, or copied. */
+    /* Fills or copies a token of padding. */
     __device__ __forceinline__ void finish_padding(const typename R::call &call, int32_t action)
     {
         if (!is_filled(action, true) && segment(call).in_place)
@@ -500,7 +506,7 @@ template <class R> struct norm_job {
         store_anywhere(call);
     }
 
-    /* Items without a norm. */
+    /* Finishes items without a norm. */
     __device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own)
     {
 #pragma unroll 1
@@ -549,7 +555,7 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
         job.template rotate_first<false>(call, action, of_heads, x);
     job.find_token_rstd(call, first_row, 0, rows, true);
     if (job.has_norm() && !job.segment(call).dst.base) {
-        /* (Only token_sums are wanted.) */
+        /* (The call wants only token_sums.) */
     } else if (job.has_norm()) {
         const bool rotates = action == TROPE_ROW_ROTATE;
         job.write_rstd(call, rotates);

@@ -1,5 +1,5 @@
-/* The norm of any head and its rotation, in either order, on CUDA, where vectors cannot be (norm.cuh): a block has a row, and each of its
- * warps one head at a time, element by element. */
+/* The norm and the rotation of any head on CUDA, in either order, for calls that norm.cuh cannot take. A block has one
+ * token. Each of its warps processes one head at a time, element by element. */
 #ifndef TROPE_FWD_CUDA_NORM_ANY_CUH
 #define TROPE_FWD_CUDA_NORM_ANY_CUH
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ double fused(double a, double b, double c)
     return trope_fma_double(a, b, c);
 }
 
-/* The factor of an element of a head. */
+/* Returns the factor of an element: its weight, or weight + 1. */
 template <typename REAL> __device__ __forceinline__ REAL load_weight(const trope_plan_norm &n, uint32_t head, int32_t e)
 {
     const int64_t at = (int64_t)head * n.weight_of_head + e;
@@ -67,13 +67,13 @@ template <typename REAL> __device__ __forceinline__ REAL load_weight(const trope
     return n.plus_one ? added((REAL)1, w) : w;
 }
 
-/* The gradient of an element that is normalised, of g, the weighted gradient of the result. */
+/* Returns the gradient of the input x of a norm. g is the gradient of the result, multiplied by the weight. */
 template <typename REAL> __device__ __forceinline__ REAL gradient_of_norm(REAL x, REAL g, REAL slope, REAL rstd)
 {
     return multiplied(rstd, fused(-x, slope, g));
 }
 
-/* An element of a head with a norm. */
+/* Returns an element of a head after the norm. */
 template <int DTYPE, typename REAL>
 __device__ __forceinline__ REAL normalised(const trope_plan_norm &n, REAL x, REAL rstd, uint32_t head, int32_t e)
 {
@@ -84,7 +84,8 @@ __device__ __forceinline__ REAL normalised(const trope_plan_norm &n, REAL x, REA
     return n.rounding ? round_to<DTYPE>(x) : x;
 }
 
-/* A binary tree over the elements of a head, neighbours first: a warp adds 32 of them, whose sums are a binary counter. */
+/* A binary tree over the elements of a head, neighbours first. A warp adds 32 elements at a time, and a binary counter
+ * adds these sums. */
 template <typename REAL> struct warp_tree {
     uint32_t count = 0;
     REAL level[27];
@@ -99,7 +100,7 @@ template <typename REAL> struct warp_tree {
         count += 1u << at;
     }
 
-    /* For all threads of a warp, each with one value. */
+    /* Adds one value of each thread. All threads of a warp must call it. */
     __device__ __forceinline__ void add(REAL value)
     {
 #pragma unroll
@@ -117,7 +118,7 @@ template <typename REAL> struct warp_tree {
     }
 };
 
-/* A head, and the warp that has it. */
+/* A head, and the warp that processes it. */
 template <class R> struct any_head {
     typedef typename R::element element;
     typedef typename R::real real;
@@ -126,7 +127,7 @@ template <class R> struct any_head {
     const head_operand &o;
     block_row<int64_t> row;
     uint32_t head, lane;
-    int64_t number; /* of the row: batch * tokens + token */
+    int64_t number; /* of the token: batch * tokens + token */
 
     __device__ __forceinline__ any_head(const norm_any_call &of_call, const head_operand &of,
                                         const block_row<int64_t> &of_row, uint32_t of_head)
@@ -147,7 +148,7 @@ template <class R> struct any_head {
         return to_real<R::DTYPE>(*(const element *)(at + e * t.element));
     }
 
-    /* Where what is known of the head, or of all heads of its token, is in an array. */
+    /* Returns the index of the head in arrays with one value for each head, or of the token if the norm is over tokens. */
     __device__ __forceinline__ int64_t index() const
     {
         return o.norm.is_token ? number : number * o.heads + head;
@@ -158,7 +159,7 @@ template <class R> struct any_head {
         return (real *)o.norm.rstd + index();
     }
 
-    /* The sum over the head of a function of its elements. For all threads of the warp. */
+    /* Returns the sum over the head of a function of its elements. All threads of the warp must call it. */
     template <class VALUE> __device__ __forceinline__ real find_sum(VALUE value) const
     {
         warp_tree<real> tree;
@@ -174,7 +175,7 @@ template <class R> struct any_head {
         return find_sum([&](int32_t e) { return multiplied(value(e), value(e)); });
     }
 
-    /* rstd, of the sum of squares of the head, or of all heads of its token. */
+    /* Returns rstd from the sum of squares of the head, or of all heads of its token. */
     __device__ __forceinline__ real rstd_of(real squares) const
     {
         return reciprocal_root(squares / (real)o.norm.elements, (real)o.norm.eps);
@@ -190,13 +191,13 @@ template <class R> struct any_head {
         return e >= o.rotary_offset && e < o.rotary_offset + o.rotary_dim;
     }
 
-    /* Room for the window of the warp's head, in shared memory. */
+    /* Returns shared memory for the window of the warp's head. */
     __device__ __forceinline__ real *window() const
     {
         return (real *)(shared + call.window_at + thread_of_block() / 32 * call.window_size);
     }
 
-    /* Padding, and what is neither rotated nor normalised: filled, or copied. */
+    /* Fills or copies a head that is padding, or is neither rotated nor normalised. */
     __device__ __forceinline__ void pass(int32_t action) const
     {
         const char *const from = find(o.src);
@@ -209,7 +210,7 @@ template <class R> struct any_head {
         }
     }
 
-    /* The coefficients of a pair of the window, of a row of the block. */
+    /* Loads the coefficients of a pair of the window. of_row is the index of the token in the block. */
     __device__ __forceinline__ lane_coefficients<R> load_coefficients(uint32_t of_row, int32_t pair, bool own) const
     {
         lane_coefficients<R> c;
@@ -217,7 +218,7 @@ template <class R> struct any_head {
         return c;
     }
 
-    /* Leaves the window in shared memory: find(pair) has its pairs. */
+    /* Writes the window to shared memory. find(pair) computes its pairs. */
     template <class FIND> __device__ __forceinline__ void fill_window(int32_t interleaved, FIND find) const
     {
         const int32_t parts = call.plan.plan.parts, pairs = o.rotary_dim / 2;
@@ -241,15 +242,15 @@ template <class R> struct any_head {
             *rstd_place() = rstd;
     }
 
-    /* Where the sum of a head of the token is in the caller's array. */
+    /* Returns the place of a head's sum in the caller's array. */
     __device__ __forceinline__ real *sum_place(int64_t of_head) const
     {
         const trope_plan &plan = call.plan.plan;
         return (real *)o.norm.sums + of_head * (plan.batch * plan.tokens) + number;
     }
 
-    /* The tree over the sums of all heads of the token, each of which a warp finds by sum(head). The caller's array has them, or receives
-     * them. For all threads of the block. */
+    /* Returns the sum over all heads of the token, by a binary tree. A warp computes the sum of each head by sum(head)
+     * and writes it to the caller's array, or reads it from there. All threads of the block must call it. */
     template <class SUM> __device__ __forceinline__ real add_heads(SUM sum) const
     {
         constexpr int REAL_DTYPE = sizeof(real) == sizeof(double) ? TROPE_F64 : TROPE_F32;
@@ -258,7 +259,7 @@ template <class R> struct any_head {
         warp_tree<real> tree;
         for (int64_t first = 0; first < heads; first += HEADS_AT_A_TIME) {
             const uint32_t count = (uint32_t)min(heads - first, (int64_t)HEADS_AT_A_TIME);
-            __syncthreads(); /* those before are added */
+            __syncthreads(); /* the previous sums have been added */
             for (uint32_t i = thread_of_block() / 32; i < count; i += NORM_WARPS) {
                 const real found = read ? *sum_place(first + i) : sum((uint32_t)first + i);
                 if (lane == 0)
@@ -273,7 +274,7 @@ template <class R> struct any_head {
         return tree.total();
     }
 
-    /* The sum of squares of what is normalised. */
+    /* Returns the sum of squares of the elements that are normalised. */
     __device__ __forceinline__ real find_squares(bool own) const
     {
         if (o.norm.is_after)
@@ -281,7 +282,7 @@ template <class R> struct any_head {
         return find_squares([&](int32_t e) { return o.norm.is_after ? rotated(e) : source(e); });
     }
 
-    /* of_token: the rstd of a norm over the token. */
+    /* of_token is the rstd of a norm over tokens. */
     __device__ __forceinline__ void rotate(bool own, real of_token) const
     {
         char *const to = find(o.dst);
@@ -309,7 +310,8 @@ template <class R> struct any_head {
     }
 
   private:
-    /* In shared memory: one array, however many calls of add_heads a kernel has. With it a block has no more than CUDA gives unasked. */
+    /* Returns an array in shared memory, the same in all calls of add_heads in a kernel. With it, a block still fits
+     * into the shared memory that CUDA gives without a request. */
     static __device__ __forceinline__ real *room_for_heads()
     {
         __shared__ real some[HEADS_AT_A_TIME];
@@ -332,21 +334,22 @@ template <class R> struct any_head {
             .rotate_one(plan.rounding, {value(o.rotary_offset + first), value(o.rotary_offset + second)}, 0);
     }
 
-    /* Leaves the rotated window in shared memory. */
+    /* Writes the rotated window to shared memory. */
     __device__ __forceinline__ void rotate_window(bool own) const
     {
         const auto value = [&](int32_t e) { return source(e); };
         fill_window(call.plan.plan.interleaved_dst, [&](int32_t pair) { return rotated_pair(value, pair, own); });
     }
 
-    /* An element after the rotation, which in native modes is rounded before a norm. */
+    /* Returns an element after the rotation. Native modes round it before a norm. */
     __device__ __forceinline__ real rotated(int32_t e) const
     {
         const real u = is_window(e) ? window()[e - o.rotary_offset] : source(e);
         return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
     }
 
-    /* A norm after the rotation. A poisoned position makes NaN of all the head, whatever rstd the caller gives. */
+    /* Applies a norm after the rotation. A poisoned position turns the whole head into NaN, even if the caller gives
+     * rstd. */
     __device__ __forceinline__ void normalise_rotated(char *to, bool own, real of_token) const
     {
         rotate_window(own);
@@ -360,7 +363,7 @@ template <class R> struct any_head {
     }
 };
 
-/* The rstd of a norm over a token of the block's row. For all threads of the block. */
+/* Returns the rstd of a norm over tokens. All threads of the block must call it. */
 template <class R>
 __device__ __forceinline__ typename R::real find_rstd_of_token(const norm_any_call &call, const head_operand &o,
                                                                const block_row<int64_t> &row, int32_t action, bool own)

@@ -1,19 +1,19 @@
-/* What a kernel with norms has of a call besides what the rotation has: shared by host and kernels.
+/* The parameters of a kernel with norms besides those of the rotation. Shared by host and kernels.
  *
- * Segment of an operand with a norm: all of each head. A lane has vectors that are `join` vectors apart, so that the tree over a
- * head (trope.h, trope_norm) is one over the first vectors of `join` lanes, one over their second vectors, the sum of the two, and
- * then the same over the next lanes. */
+ * The segment of an operand with a norm has all elements of each head. The two vectors of a lane are `join` vectors
+ * apart. So the tree over a head (trope.h, trope_norm) first adds the first vectors of `join` lanes and, separately,
+ * their second vectors. Then it adds these two sums, and then the sums of neighbouring groups of lanes. */
 #ifndef TROPE_FWD_CUDA_NORM_CALL_CUH
 #define TROPE_FWD_CUDA_NORM_CALL_CUH
 
 #include "fwd/cuda/register_block.cuh"
 
-/* Heads of a thread, a unit of a block; threads of a block at most. */
+/* The number of heads of a thread, which are one unit of a block, and the maximum number of threads of a block. */
 #define NORM_HEADS   2
 #define NORM_THREADS 160
 
-/* Threads of a block that has whole tokens, at most; heads of a token that it can add; and floats of shared memory of a row of it
- * (token_sums.cuh). */
+/* The maximum number of threads of a block with whole tokens, the maximum number of heads of a token that it can add,
+ * and the floats of shared memory for each token (token_sums.cuh). */
 #define TOKEN_THREADS     (3 * NORM_THREADS)
 #define MOST_TOKEN_HEADS  1024
 #define TOKEN_ROOM(heads) ((heads) + USUAL_SEGMENTS)
@@ -21,33 +21,33 @@
 /* The norm of a segment. */
 struct block_norm {
     uint32_t is_given, rotates;
-    uint32_t weight_of_head; /* elements from a head's weights to the next head's */
+    uint32_t weight_of_head; /* the distance between the weights of neighbouring heads, in elements */
     uint32_t reads_rstd;
-    const char *weight; /* NULL: none */
-    float *rstd;        /* NULL: kept nowhere */
-    uint32_t axes;      /* bit a: axis a drives a pair of it, without whose position nothing of the head is a number */
-    /* Over a token: */
-    uint32_t heads_at;  /* where the sums of its heads begin, in a row of the block */
-    uint32_t sums_read; /* heads of all ranks */
-    float elements;     /* of all its heads */
+    const char *weight; /* NULL: no weight */
+    float *rstd;        /* NULL: not stored */
+    uint32_t axes;      /* bit a: axis a drives a pair of it; if its position is missing, the whole head becomes NaN */
+    /* For norms over tokens: */
+    uint32_t heads_at;  /* where the sums of its heads begin, in the shared memory of a token */
+    uint32_t sums_read; /* the number of heads of all ranks, if the sums are read */
+    float elements;     /* the number in all its heads */
     float *sums;        /* the caller's token_sums, or NULL */
-    const float *slope; /* backward: of each token, or NULL: the block finds it */
+    const float *slope; /* backward: the slope of each token, or NULL if the block computes it */
 };
 
-/* What all heads with a norm have in common. */
+/* The properties that all heads with a norm share. */
 struct norm_call : usual_call {
     uint32_t head_lanes, join;         /* powers of two */
-    uint32_t first_lane, window_lanes; /* those that rotate, where anything does */
-    uint32_t any_idles;                /* lanes of a head that it does not need */
-    uint32_t is_after;                 /* the rotation */
+    uint32_t first_lane, window_lanes; /* the lanes that rotate, if any head does */
+    uint32_t any_idles;                /* a head has idle lanes */
+    uint32_t is_after;                 /* the norm comes after the rotation */
     int32_t weight_dtype, plus_one, rounding;
     uint32_t head_dim;
-    float reciprocal; /* of head_dim, if that is a power of two: a division is one product */
+    float reciprocal; /* 1 / head_dim if it is a power of two, so that a product replaces a division; else 0 */
     float eps;
-    uint32_t has_rstd;   /* some segment has */
-    uint32_t reads_rstd; /* all that have a norm read it */
+    uint32_t has_rstd;   /* any segment has rstd */
+    uint32_t reads_rstd; /* all segments with a norm read rstd */
     uint32_t is_token;   /* the norms are over tokens */
-    uint32_t adds_heads; /* and the block adds their heads */
+    uint32_t adds_heads; /* the block adds the heads of a token */
     uint32_t token_heads;
     block_norm norms[USUAL_SEGMENTS];
 };

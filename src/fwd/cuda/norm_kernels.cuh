@@ -1,4 +1,4 @@
-/* All kernels with norms for one dtype that vectors can hold. */
+/* All kernels with norms for one dtype that has vector kernels. */
 #ifndef TROPE_FWD_CUDA_NORM_KERNELS_CUH
 #define TROPE_FWD_CUDA_NORM_KERNELS_CUH
 
@@ -24,7 +24,7 @@
 #define OTHER_NORM_KERNELS(name, DTYPE, ORDER)                                                                             \
     ORDERED_NORM_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, ORDER), ANY_NORM_KERNEL(name, DTYPE)
 
-/* NORM_KERNELS has all kernels: for bf16, which almost all training with norms uses. */
+/* NORM_KERNELS has all kernels. It is for bf16, which almost all training with norms uses. */
 #define NORM_KERNELS(name, DTYPE)                                                                                          \
     {                                                                                                                      \
         {NORM_KERNELS_OF_ROWS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS),                                               \
@@ -36,7 +36,7 @@
              ORDERED_NORM_KERNEL(name, DTYPE, "-after", ROWS_ANY, ANGLES_ANY, TROPE_NORM_AFTER)},                          \
             OTHER_NORM_KERNELS(name, DTYPE, TROPE_NORM_BEFORE)                                                             \
     }
-/* FEW for f32, and NO fast ones for f16. */
+/* FEW_NORM_KERNELS is for f32, and NO_FAST_NORM_KERNELS is for f16. */
 #define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
         {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {},                          \

@@ -1,4 +1,4 @@
-/* How a call is cut into register blocks: from a plan to the parameters of a launch. Host only. */
+/* Cuts a call into register blocks: computes the parameters of a launch from a plan. Host only. */
 #ifndef TROPE_FWD_CUDA_PLAN_BLOCKS_CUH
 #define TROPE_FWD_CUDA_PLAN_BLOCKS_CUH
 
@@ -9,40 +9,41 @@
 #include "core/require.h"
 #include "fwd/cuda/usual.cuh"
 
-/* Threads that a block should have. While some of them find a row the others wait, so that many small blocks are better than a
- * few large ones; sums of heads need more. */
+/* The number of threads that a block should have. The other threads wait while some find the position of a token, so
+ * many small blocks are better than a few large ones. Sums of heads need more threads. */
 #define USUAL_THREADS 256
 #define SMALL_THREADS 96
-#define MOST_ITEMS    320 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
+#define MOST_ITEMS    320 /* of a token in one block: with 40 heads, two blocks would both compute the coefficients */
 
-/* A generic search is long, and worth a few rows at a time where the device cannot have all rows of the call at once. */
+/* A generic search takes long. If the device cannot hold all tokens of the call at once, a block searches for a few
+ * tokens. */
 #define LONG_SEARCH_THREADS 128
 #define LONG_SEARCH_ROWS    4
 #define DEVICE_THREADS      2048 /* of a multiprocessor */
 
 #define MOST_GRID_ROWS 65535
-#define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
+#define MOST_ROWS      64 /* of a block: CUDA's limit of the third dimension */
 
 struct block_launch {
     dim3 blocks, threads;
     size_t shared_bytes;
-    bool fits; /* one launch can take it */
+    bool fits; /* one launch can process the call */
 };
 
-/* What is asked of a plan's blocks. */
+/* What the blocks of a plan must look like. */
 struct block_form {
     bool vectors, sums;
     int pairs_of_lane;  /* elements of a vector, or 1 */
-    uint32_t threads;   /* that a block should have */
-    uint32_t items;     /* of a row that one block may have */
-    uint32_t most;      /* threads that the kernel is compiled for */
+    uint32_t threads;   /* the number that a block should have */
+    uint32_t items;     /* the maximum of a token in one block */
+    uint32_t most;      /* the maximum that the kernel is compiled for */
     bool alone;         /* threads share nothing: rotate_alone.cuh */
-    bool splits;        /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
-    bool searches_long; /* ROWS_SEARCHED_GENERIC */
-    bool walks;         /* threads go through the rows of their block */
+    bool splits;        /* interleaved pairs: an item has a vector in each half of the window, for coalesced access */
+    bool searches_long; /* the kernel is ROWS_SEARCHED_GENERIC */
+    bool walks;         /* threads loop over the tokens of their block */
 };
 
-/* Whether they can be: it is the same for all operands. */
+/* Returns whether `splits` is possible. It is the same for all operands. */
 static inline bool can_split(const trope_plan &plan)
 {
     bool can = plan.interleaved_src && plan.interleaved_dst;
@@ -53,7 +54,7 @@ static inline bool can_split(const trope_plan &plan)
 
 /* ---- workspace ---- */
 
-/* So many numbers of the workspace from `size` on, which becomes where the next ones begin. */
+/* Takes `count` values of the workspace, beginning at `size`, and advances `size` to the next free byte. */
 template <typename T> static inline T *take(void *workspace, uint64_t count, uint64_t *size)
 {
     T *const at = (T *)((char *)workspace + *size);
@@ -63,7 +64,7 @@ template <typename T> static inline T *take(void *workspace, uint64_t count, uin
 
 /* ---- segments ---- */
 
-/* Where the lanes of a run are in a tensor: bytes. */
+/* Returns the addresses of a run's items in a tensor, in bytes. */
 template <typename STRIDE>
 static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const block_form &form, const trope_plan_operand &o,
                                                const head_run &run, const void *base, const int64_t *stride,
@@ -87,7 +88,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     return t;
 }
 
-/* ALIGNED: lanes are a power of two, for heads that must not be cut. */
+/* ALIGNED: the number of lanes is rounded up to a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
                                                  const trope_plan_operand &o, const head_run &run, bool aligned)
@@ -120,7 +121,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     return s;
 }
 
-/* Items of a segment that one block must have. */
+/* Returns how many consecutive items of a segment must be in one block. */
 template <typename STRIDE>
 static inline uint32_t items_together(const trope_plan &plan, const trope_plan_operand &o, const block_segment<STRIDE> &s)
 {
@@ -128,8 +129,9 @@ static inline uint32_t items_together(const trope_plan &plan, const trope_plan_o
     return whole_heads ? s.lanes.divisor << s.slot_bits : 1;
 }
 
-/* What becomes of a segment: its heads are summed; it is rotated; copied; or it is the rest, which whoever has items of that row does
- * besides: in place it is only filled where the row is padding, which is rare, and beside sums it is copied as well. */
+/* The use of a segment: SUMMED adds its heads, ROTATED rotates them, COPIED copies them. A REST segment has no items:
+ * threads with other items of the token process it too. In place, it is only filled, and only in padding tokens, which
+ * are rare. Besides sums, it is also copied. */
 enum segment_use { SUMMED, ROTATED, COPIED, REST, USES };
 
 static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
@@ -139,8 +141,8 @@ static inline segment_use use_of(const block_form &form, const trope_plan_operan
     return o.summed_heads ? SUMMED : run.rotates || o.norm.is_given ? ROTATED : is_rest ? REST : COPIED;
 }
 
-/* Numbers the items of a row by their use: blocks that only copy find no coefficients. Returns the most that belong together, which
- * are a power of two if any do. */
+/* Numbers the items of a token by their use, so that blocks that only copy compute no coefficients. Returns the largest
+ * number of items that must stay together, which is a power of two if any must. */
 template <class BLOCKS, class CALL>
 static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, CALL *call, uint32_t *summing,
                                   uint32_t *rotating)
@@ -173,7 +175,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 const uint32_t of_segment = items_together(plan, o, *s);
                 call->first_unit[number] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 if (number > 0 && call->first_unit[number] > shape->items)
-                    call->segments[number - 1].is_intricate = 1; /* items after its own are nobody's */
+                    call->segments[number - 1].is_intricate = 1; /* no segment has the items after its last one */
                 shape->segments++;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
                 together = std::max(together, of_segment);
@@ -187,7 +189,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* The form of a rotation's blocks, by vectors or by elements. */
+/* Returns the form of a rotation's blocks, for vectors or for elements. */
 static inline block_form form_of(const trope_plan &plan, bool vectors)
 {
     block_form form = {};
@@ -210,7 +212,7 @@ static inline double elements_of_row(const trope_plan &plan)
     return elements;
 }
 
-/* Heads of a row that rotate. */
+/* Returns the number of rotating heads of a token. */
 static inline int64_t rotating_heads(const trope_plan &plan)
 {
     int64_t heads = 0;
@@ -220,7 +222,7 @@ static inline int64_t rotating_heads(const trope_plan &plan)
     return heads;
 }
 
-/* What is nearest in memory. Heads that are rearranged in place are not taken apart. */
+/* Returns the innermost dimension in memory. Heads that are rearranged in place are not divided. */
 static inline uint32_t find_neighbours(const trope_plan &plan, const block_form &form)
 {
     const trope_plan_operand &o = plan.operands[0];
@@ -233,7 +235,8 @@ static inline uint32_t find_neighbours(const trope_plan &plan, const block_form 
     return row && row < element ? NEAR_ROWS : NEAR_LANES;
 }
 
-/* Rows that a block should have at least: where those of a head are neighbours in memory. */
+/* Returns the smallest number of tokens that a block should have. It is more than one if the tokens of a head are
+ * neighbours in memory. */
 static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours)
 {
     const trope_plan_operand &o = plan.operands[0];
@@ -243,7 +246,8 @@ static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
 
-/* Whether a thread is a lane, a head and a row by its three indices: all segments have the same number of lanes. */
+/* Returns whether the three indices of a thread are a lane, a head and a token, because all segments have the same
+ * number of lanes. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
@@ -253,7 +257,8 @@ static inline bool is_uniform(const block_form &form, const block_call<STRIDE, S
     return uniform;
 }
 
-/* Whether a thread's item and its addresses are sums of products (ADDRESSES_SIMPLE): no lane idles either. */
+/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). This also requires that no lane is
+ * idle. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SEGMENTS> &call)
 {
@@ -263,7 +268,8 @@ static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SE
     return simple;
 }
 
-/* Rows and items of a block. OF_HEAD: items of a head, if heads must not be cut, or 1. */
+/* Chooses the tokens and items of a block. OF_HEAD is the number of items of a head if heads must not be cut, otherwise
+ * 1. */
 static inline void cut_rows(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
                             size_t bytes_of_row, block_shape *shape)
 {
@@ -285,20 +291,20 @@ static inline void cut_rows(const trope_plan &plan, const block_form &form, uint
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
-    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has a warp at least */
+    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has at least one warp */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
     if (of_head > 1)
         shape->items_of_block = (uint32_t)quotient_up(std::max(items, of_warp), of_head) * of_head;
 }
 
-/* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks
- * (plan_norms.cuh) have the same functions. */
+/* The additions to a rotation's blocks: none. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks (plan_norms.cuh) have
+ * the same functions. */
 struct rotation_blocks {
     template <class CALL> static inline void begin(const trope_plan &, const block_form &, CALL *)
     {
     }
 
-    /* Fills in what segment `number` of a call needs besides plan_segment. */
+    /* Fills in the fields of segment `number` that plan_segment leaves out. */
     template <class CALL> static inline void fill(const trope_plan_operand &, uint32_t, CALL *)
     {
     }
@@ -321,7 +327,7 @@ struct rotation_blocks {
     }
 };
 
-/* What threads count: heads, or items. */
+/* Sets what a unit is: a head or an item. */
 template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_call<STRIDE, SEGMENTS> *call)
 {
     block_shape *const shape = &call->shape;
@@ -338,7 +344,7 @@ template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_cal
     }
 }
 
-/* OF_LANE: pairs of a lane. */
+/* Sets the fields about couples in shared memory. */
 static inline void plan_couples(const trope_plan &plan, const block_form &form, block_shape *shape)
 {
     const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
@@ -347,13 +353,13 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     shape->splits = form.splits;
 }
 
-/* What elements are rotated in. */
+/* Returns the size of the type that computes the rotation. */
 static inline size_t bytes_of_real(const trope_plan &plan)
 {
     return plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
 }
 
-/* Of the coefficients of a row, in shared memory. */
+/* Returns the size of a token's coefficients in shared memory. */
 static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape &shape)
 {
     return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
@@ -409,7 +415,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     return l;
 }
 
-/* Launches a kernel that has BLOCKS. */
+/* Launches a kernel whose blocks are cut by BLOCKS. */
 template <class CALL, class BLOCKS>
 static inline trope_status launch_blocks(const char *function, const trope_plan &plan, const block_form &form,
                                          const void *kernel)

@@ -1,4 +1,4 @@
-/* How a call whose heads vectors cannot normalise is told to its kernel. Host only. */
+/* Fills in the parameters of a call with norms that vector kernels cannot take. Host only. */
 #ifndef TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
 #define TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
 
@@ -34,7 +34,8 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
     return h;
 }
 
-/* All but the operands. Returns the bytes of shared memory of a block, which has so many rows. */
+/* Fills in all fields except the operands. Returns the size of the shared memory of a block with the given number of
+ * tokens. */
 static inline size_t plan_norm_any(const trope_plan &plan, uint32_t rows, norm_any_call *call)
 {
     block_shape *const shape = &call->shape;

@@ -1,4 +1,4 @@
-/* How a call with norms is cut into blocks: those of a rotation, with whole heads in a warp. Host only. */
+/* Cuts a call with norms into blocks, like a rotation, but with each head in one warp. Host only. */
 #ifndef TROPE_FWD_CUDA_PLAN_NORMS_CUH
 #define TROPE_FWD_CUDA_PLAN_NORMS_CUH
 
@@ -6,7 +6,8 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* What heads with a norm have in common where they are usual: those of one that rotates, and of one that has weights, if any does. */
+/* The properties that all heads with a norm share on a fast path. `head` is a rotating operand if there is one, and
+ * `of_weights` is a norm with weights if there is one. */
 struct usual_norm {
     const trope_plan_operand *head;
     trope_plan_norm of_weights;
@@ -24,7 +25,7 @@ struct usual_norm {
             of_weights.weight_dtype = TROPE_F32;
     }
 
-    /* Whether a head with a norm differs from it only in its weights, and in whether it rotates. */
+    /* Returns whether an operand with a norm differs from these only in its weights and in whether it rotates. */
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
         return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
@@ -36,7 +37,8 @@ struct usual_norm {
     }
 };
 
-/* Lanes after which the first and second vectors of a head are added (norm_call.cuh), 0 if vectors cannot follow its tree. */
+/* Returns after how many lanes the sums of a head's first and second vectors are added (norm_call.cuh), or 0 if the
+ * vectors cannot follow the tree of a head. */
 static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &form)
 {
     const trope_plan_operand &o = *usual_norm(plan).head;
@@ -50,7 +52,8 @@ static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &f
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
 
-/* Whether a norm over tokens does not know what all heads of a token have: its rstd, and in backward its slope. */
+/* Returns whether a norm over tokens must add the heads of a token, because the caller does not give rstd (in backward,
+ * the slope). */
 static inline bool adds_heads(const trope_plan_norm &n)
 {
     return n.is_token && !(n.is_backward ? n.slope != NULL : n.reads_rstd);
@@ -64,8 +67,8 @@ static inline bool any_adds_heads(const trope_plan &plan)
     return any;
 }
 
-/* Whether heads that are normalised after their rotation can be by vectors: those that are rotated plainly, and not poisoned whatever
- * their rstd is. */
+/* Returns whether vector kernels can normalise heads after their rotation. The rotation must be plain. If rstd is read,
+ * no position may be able to poison a head. */
 static inline bool can_be_after(const trope_plan &plan)
 {
     bool reads = false;
@@ -125,19 +128,19 @@ struct norm_blocks : rotation_blocks {
         call->norms[number] = n;
     }
 
-    /* A block that adds heads has all of a token. */
+    /* A block that adds heads has all heads of a token. */
     static inline void cut(const trope_plan &plan, const block_form &form, const norm_call &call, uint32_t together,
                            size_t bytes_of_row, block_shape *shape)
     {
         const uint32_t together_items =
-            shape->is_uniform ? call.segments[0].lanes.divisor : 32; /* no head is in two warps */
+            shape->is_uniform ? call.segments[0].lanes.divisor : 32; /* so that no head is in two warps */
         if (!call.adds_heads)
             return rotation_blocks::cut(plan, form, call, together, bytes_of_row, shape);
         shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), together_items) * together_items;
         shape->rows_of_block = std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_ROWS);
     }
 
-    /* Room for the sums of heads, of each row of the block's threads. */
+    /* Returns the size of the sums of heads, for all tokens that the block processes at the same time. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned, block_shape *shape)
     {
         size_t heads = 0;
@@ -148,8 +151,8 @@ struct norm_blocks : rotation_blocks {
     }
 };
 
-/* By vectors where all heads with a norm are alike, and each is in one warp; and where one block can have all heads of a token, if it
- * must add them. */
+/* Returns a form for vectors if all heads with a norm are alike and each fits into one warp. If the block must add the
+ * heads of a token, it must also have room for all of them. */
 static inline block_form form_of_norms(const trope_plan &plan)
 {
     block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
@@ -173,13 +176,14 @@ static inline block_form form_of_norms(const trope_plan &plan)
     return fits ? form : form_of(plan, false);
 }
 
-/* Whether positions are the tokens' and angles phase steps, and nothing else is rare. */
+/* Returns whether positions follow from tokens, angles come from phase steps, and there are no rare options. */
 static inline bool is_from_tokens_by_phase(const trope_plan &plan)
 {
     return kind_of_rows(plan) == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE && rotates_plainly(plan);
 }
 
-/* The kernel of a plan with such a form. ROWS_SEARCHED_GENERIC also has what is usual to search, but not to address. */
+/* Returns the kernel for a plan with the given form. ROWS_SEARCHED_GENERIC also takes calls of ROWS_SEARCHED whose
+ * addresses are not simple. */
 static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
                                                         const block_form &form)
 {

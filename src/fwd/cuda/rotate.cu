@@ -18,7 +18,7 @@ struct rotation_choice {
     block_form form;
 };
 
-/* Whether a thread can load the freqs of its pairs as vectors. */
+/* Returns whether a thread can load the freqs of its pairs as vectors. */
 static bool has_freq_vectors(const trope_plan &plan)
 {
     const trope_plan_angles &a = plan.angles;
@@ -26,7 +26,7 @@ static bool has_freq_vectors(const trope_plan &plan)
            !a.stride.axis && a.stride.row % 4 == 0 && a.stride.batch % 4 == 0 && (uintptr_t)a.freqs % 16 == 0;
 }
 
-/* Whether the pairs of each lane have one axis. */
+/* Returns whether all pairs of each lane have the same axis. */
 static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 {
     if (!axis_bits_of_rows(plan))
@@ -37,11 +37,12 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
     return true;
 }
 
-/* Up to so many heads with freqs of all tokens are faster if each thread makes the coefficients of its own lane. */
+/* With freqs and positions from tokens, calls of up to this many heads are faster if each thread computes the
+ * coefficients of its own lane. */
 #define FEW_HEADS 3
 
-/* Whether the kernels in which threads share nothing can take the plan. (They have no barrier, so they cannot rearrange pairs in
- * place.) */
+/* Returns whether the kernel whose threads share nothing can run the plan. (It has no barrier, so it cannot rearrange
+ * pairs in place.) */
 static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
 {
     const bool has_freqs_of_tokens = rows == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;

@@ -1,12 +1,12 @@
-/* The rotation on CUDA, as a register block. All threads load their lanes first, then make the coefficients of the block's rows,
- * once for all heads, and after one barrier each thread rotates its lane and stores it. */
+/* The rotation on CUDA, in a register block. All threads first load their items, then compute the coefficients of the
+ * block's tokens, once for all heads. After one barrier, each thread rotates its item and stores it. */
 #ifndef TROPE_FWD_CUDA_ROTATE_CUH
 #define TROPE_FWD_CUDA_ROTATE_CUH
 
 #include "fwd/cuda/lane_job.cuh"
 
-/* Fills the rest of a padding row, which has no items. All threads with items of the row, in all its blocks, share the work. The job
- * is spent. */
+/* Fills the REST segments of a padding token, which have no items. All threads with items of the token, in all its
+ * blocks, share the work. It overwrites the item of `job`. */
 template <class R> __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action, lane_job<R> *job)
 {
     const block_shape &shape = call.shape;

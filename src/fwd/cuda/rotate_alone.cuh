@@ -1,6 +1,6 @@
-/* The rotation of rows with one head, or few, which are not packed: threads share nothing. Each makes the coefficients of its lane in
- * registers, from phase steps, or from freqs that it loads as vectors. The pairs of a lane have one position. It rotates plainly
- * (rotates_plainly in usual.cuh). */
+/* The rotation of tokens with one head, or few, without packed sequences. Threads share nothing. Each computes the
+ * coefficients of its lane in registers, from phase steps or from freqs, which it loads as vectors. All pairs of a lane
+ * have the same position. The rotation is plain (rotates_plainly in usual.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
@@ -12,11 +12,11 @@ template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY
     typedef phase_steps<STEPS> steps;
 };
 
-/* What the angles of a lane's pairs are made of: phase steps, or radians. */
+/* The source of the angles of a lane's pairs: phase steps, or angles in radians. */
 template <class R> struct lone_angles {
     uint4 raw[R::PAIRS / 2];
 
-    /* Loads steps where `has_phases`, and otherwise radians of a row of the table, if `is_wanted`. */
+    /* Loads phase steps if has_phases, otherwise angles from a row of the table. Loads nothing if is_wanted is false. */
     __device__ __forceinline__ void load(const cuda_plan &p, const typename R::steps &steps, bool has_phases,
                                          bool is_wanted, int64_t batch, int64_t position, uint32_t lane)
     {
@@ -54,7 +54,7 @@ template <class R> struct lone_angles {
     }
 };
 
-/* Rotates the lane of a row. */
+/* Rotates the item of a thread. */
 template <class R>
 __device__ __forceinline__ void rotate_alone(const typename R::call &call, int64_t position, const lone_angles<R> &angles,
                                              lane_job<R> *job)
@@ -112,16 +112,16 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
     lone_angles<R> angles = {};
     raw_index index = {0, 0};
     const char *of_index = NULL;
-    if (p.source.base) /* (before the first load, where a branch parts nothing) */
+    if (p.source.base) /* (before the first load, where a branch separates nothing) */
         of_index = found_here(p.source.template address<int32_t>(
             batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask));
     await_previous();
-    if (!has_phases) /* it waits for a table */
+    if (!has_phases) /* it waits for the table */
         admit_next();
     job.load(call);
     load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
-    admit_next(); /* (a second time it does nothing) */
+    admit_next(); /* (a second call has no effect) */
     settle(&index.low);
     settle(&index.high);
     angles.settle_all();

@@ -1,4 +1,4 @@
-/* All kernels of the rotation for one dtype that vectors can hold. */
+/* All kernels of the rotation for one dtype that has vector kernels. */
 #ifndef TROPE_FWD_CUDA_ROTATE_KERNELS_CUH
 #define TROPE_FWD_CUDA_ROTATE_KERNELS_CUH
 

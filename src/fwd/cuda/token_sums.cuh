@@ -1,18 +1,19 @@
-/* Norms over tokens on CUDA, by vectors: a block has all heads of its tokens. Their threads leave the sum of each head in shared memory,
- * and a warp adds those of a token and an operand. */
+/* Norms over tokens on CUDA, by vectors. A block has all heads of its tokens. The threads of each head leave its sum in
+ * shared memory, and one warp adds the sums of a token's heads for each operand. */
 #ifndef TROPE_FWD_CUDA_TOKEN_SUMS_CUH
 #define TROPE_FWD_CUDA_TOKEN_SUMS_CUH
 
 #include "fwd/cuda/find_coefficients.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* In shared memory, of a row of the block's threads: the sum of each head, then the mean of each segment. */
+/* Returns the shared memory of one token: the sum of each head, then the mean of each segment. `row` is the token's
+ * index among those that the block processes at the same time. */
 __device__ __forceinline__ float *token_room(const norm_call &call, uint32_t row)
 {
     return (float *)(shared + call.shape.terms_at) + row * TOKEN_ROOM(call.token_heads);
 }
 
-/* The tree over at most MOST_TOKEN_HEADS values. For all threads of a warp. */
+/* Returns the sum of at most MOST_TOKEN_HEADS values, by a binary tree. All threads of a warp must call it. */
 template <class VALUE> __device__ __forceinline__ float add_in_warp(uint32_t count, VALUE value)
 {
     const uint32_t lane = thread_of_warp();
@@ -31,8 +32,9 @@ template <class VALUE> __device__ __forceinline__ float add_in_warp(uint32_t cou
     return total;
 }
 
-/* Finds the mean of a segment for a row of the block, which is the row of `room` of its threads. OF_CALLER: also writes the sums of the heads
- * to the caller's token_sums, or reads those of all ranks. For all threads of a warp. */
+/* Finds the mean of a segment for one token, whose index in the block is `row`. `room` is the shared memory of the
+ * token. of_caller: it also writes the sums of the heads to the caller's token_sums, or reads the sums of all ranks from
+ * there. All threads of a warp must call it. */
 template <class R>
 __device__ __forceinline__ void add_token(const typename R::call &call, float *room, uint32_t segment,
                                           typename R::index first_row, uint32_t row, bool of_caller)
@@ -56,12 +58,13 @@ __device__ __forceinline__ void add_token(const typename R::call &call, float *r
         room[call.token_heads + segment] = mean;
 }
 
-/* Adds what threads have left of rows [row, row + count) of the block. For all threads of the block. */
+/* Adds the sums that threads have left for tokens [row, row + count) of the block. All threads of the block must call
+ * it. */
 template <class R>
 __device__ __forceinline__ void add_tokens(const typename R::call &call, typename R::index first_row, uint32_t row,
                                            uint32_t count, bool of_caller)
 {
-    const uint32_t segments = call.shape.segments, warps = threads_of_block() / 32; /* whole ones */
+    const uint32_t segments = call.shape.segments, warps = threads_of_block() / 32; /* without an incomplete last one */
     __syncthreads();
     if (thread_of_block() / 32 < warps)
         for (uint32_t i = thread_of_block() / 32; i < count * segments; i += warps)

@@ -1,13 +1,14 @@
-/* Which calls the kernels by 16-byte vectors can take: their parameters are small, and 32 bits hold all addresses. Host only. */
+/* Decides which calls the kernels for 16-byte vectors can take. Their parameters are small, and 32 bits hold all
+ * offsets. Host only. */
 #ifndef TROPE_FWD_CUDA_USUAL_CUH
 #define TROPE_FWD_CUDA_USUAL_CUH
 
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/register_block.cuh"
 
-/* ---- the parts of a head ---- */
+/* ---- the ranges of a head ---- */
 
-/* A run of the elements of each head. */
+/* A range of elements of each head. */
 struct head_run {
     int32_t begin, count;
     bool rotates;
@@ -21,8 +22,8 @@ static inline bool norms_rotate(const trope_plan &plan)
     return rotate;
 }
 
-/* Cuts a head into its window and, if they are written, the elements before and after it. With a norm, all of the head is one run,
- * and has the lanes of the heads with a norm that rotate, if any does. Returns the number of runs. */
+/* Cuts a head into its window and the elements before and after it, if the call writes them. With a norm, the whole head
+ * is one run. It has the lanes of a rotating head if any head with a norm rotates. Returns the number of runs. */
 static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
 {
     const int32_t end = o.rotary_offset + o.rotary_dim;
@@ -42,7 +43,7 @@ static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, 
     return count;
 }
 
-/* The axes that drive the pairs of an operand, a bit each. */
+/* Returns the axes that drive the pairs of an operand, one bit for each. */
 static inline uint32_t axes_of(const trope_plan &plan, const trope_plan_operand &o)
 {
     uint32_t axes = 0;
@@ -61,17 +62,17 @@ static inline bool rearranges_in_place(const trope_plan &plan)
 
 /* ---- vectors ---- */
 
-/* Whether every head of a tensor is made of whole vectors. */
+/* Returns whether every head of a tensor consists of whole vectors. */
 static inline bool tensor_is_vector(const trope_plan &plan, const void *base, const int64_t *stride)
 {
-    const int64_t count = 16 / plan.element_size; /* (strides of dimensions of size 1 are 0) */
+    const int64_t count = 16 / plan.element_size; /* (the stride of a dimension of size 1 is 0) */
     for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
         if (stride[d] % count)
             return false;
     return stride[TROPE_DIM_ELEMENT] == 1 && (uintptr_t)base % 16 == 0;
 }
 
-/* Of src and dst, and of the parts of a head. */
+/* Returns whether src, dst and the ranges of a head consist of whole vectors. */
 static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
 {
     const int64_t count = 16 / plan.element_size;
@@ -79,14 +80,14 @@ static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_op
            tensor_is_vector(plan, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o.dst, o.dst_stride));
 }
 
-/* ---- what 32 bits can hold ---- */
+/* ---- offsets of 32 bits ---- */
 
 static inline int64_t magnitude(int64_t x)
 {
     return x < 0 ? -x : x;
 }
 
-/* Whether 32 bits can hold where any entry of a table is, in bytes. */
+/* Returns whether 32 bits can hold the offset of any table entry, in bytes. */
 static inline bool table_is_usual(const trope_plan &plan)
 {
     const trope_table_stride &s = plan.angles.stride;
@@ -96,27 +97,27 @@ static inline bool table_is_usual(const trope_plan &plan)
                INT32_MAX / sizeof(float);
 }
 
-/* Whether 32 bits can hold the strides of ids, in bytes. */
+/* Returns whether 32 bits can hold the strides of ids, in bytes. */
 static inline bool strides_of_ids_are_usual(const trope_sequences &s)
 {
     return !s.ids || (magnitude(s.id_batch_stride) <= INT32_MAX / 8 && magnitude(s.id_token_stride) <= INT32_MAX / 8 &&
                       magnitude(s.id_axis_stride) <= INT32_MAX / 8);
 }
 
-/* Whether 32 bits can hold where the rows of a plan are, as kernels by vectors ask. */
+/* Returns whether the tokens and positions of a plan fit into the 32 bits of vector kernels. */
 static inline bool rows_are_usual(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
            strides_of_ids_are_usual(plan.sequences) && !(plan.sequences.boundaries && is_wide_search(plan.sequences));
 }
 
-/* Whether usual kernels have room for the phase steps of its pairs. */
+/* Returns whether the phase steps of a plan fit into the parameters of the fast paths. */
 static inline bool pairs_are_usual(const trope_plan &plan)
 {
     return plan.pairs <= USUAL_PAIRS;
 }
 
-/* Of elements, in bytes of 32 bits. */
+/* Returns whether 32 bits can hold strides of elements, in bytes. */
 static inline bool strides_are_usual(const int64_t *stride)
 {
     bool are = true;
@@ -125,7 +126,8 @@ static inline bool strides_are_usual(const int64_t *stride)
     return are;
 }
 
-/* Whether the kernels by vectors can run a plan: usual rows and strides, vectors, few segments. */
+/* Returns whether vector kernels can run a plan: positions and strides fit into 32 bits, heads consist of vectors, and
+ * there are few segments. */
 static inline bool can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
@@ -140,8 +142,8 @@ static inline bool can_be_vectors(const trope_plan &plan)
     return fits && segments <= USUAL_SEGMENTS;
 }
 
-/* Whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. (Padding is not copied
- * where src and dst have different pairings: its elements keep their places.) */
+/* Returns whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. (If src
+ * and dst differ in pairing, it must not copy padding, because copied elements keep their places.) */
 static inline bool rotates_plainly(const trope_plan &plan)
 {
     bool plain =
@@ -152,8 +154,9 @@ static inline bool rotates_plainly(const trope_plan &plan)
     return plain;
 }
 
-/* Whether an address is base + token * a + head * b + lane * c: there is one batch entry, no group and one part, all windows have
- * one size, and nothing else is moved. Heads that are rearranged in place have a power of two of lanes, of which none may idle. */
+/* Returns whether every address is base + token * a + head * b + lane * c. There must be one batch entry, one group and
+ * one part, all windows must have the same size, and no other elements may be moved. Heads that are rearranged in place
+ * must have a power of two of lanes, so that none is idle. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
     const uint32_t lanes = (uint32_t)(plan.pairs * plan.element_size / 16);
