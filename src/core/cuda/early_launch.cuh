@@ -22,7 +22,7 @@
 #define TROPE_EARLY_LAUNCHES 1
 #endif
 
-/* For launches that query nothing between the two calls. */
+/* Calls both functions, for kernels that load nothing between the two calls. */
 __device__ __forceinline__ void take_turn()
 {
     await_previous();
@@ -31,7 +31,7 @@ __device__ __forceinline__ void take_turn()
 
 /* The properties of the current device that a launch needs. Each is 0 if the query fails. */
 struct device_facts {
-    int major, multiprocessors; /* of the compute capability */
+    int major, multiprocessors; /* major is of the compute capability */
 };
 
 /* The properties never change, but each query costs a launch some time. So a thread queries them once for as long as it

@@ -52,8 +52,8 @@ static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &f
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
 
-/* Returns whether a norm over tokens must add the heads of a token, because the caller does not give rstd (in backward,
- * the slope). */
+/* Returns whether a norm over tokens must add the heads of a token, because its rstd (in backward, its slope) is not
+ * known before the launch. */
 static inline bool adds_heads(const trope_plan_norm &n)
 {
     return n.is_token && !(n.is_backward ? n.slope != NULL : n.reads_rstd);
