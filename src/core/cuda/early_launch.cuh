@@ -31,7 +31,7 @@ __device__ __forceinline__ void take_turn()
 
 /* The properties of the current device that a launch needs. Each is 0 if the query fails. */
 struct device_facts {
-    int major, multiprocessors; /* major is of the compute capability */
+    int major, multiprocessors; /* the major compute capability, and the number of multiprocessors */
 };
 
 /* The properties never change, but each query costs a launch some time. So a thread queries them once for as long as it

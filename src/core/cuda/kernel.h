@@ -1,4 +1,4 @@
-/* A compiled kernel and its name, as trope_kernel_name says it. */
+/* A compiled kernel, and the name that trope_kernel_name returns. */
 #ifndef TROPE_CORE_CUDA_KERNEL_H
 #define TROPE_CORE_CUDA_KERNEL_H
 
