@@ -1,12 +1,14 @@
-/* The rows of a block: their positions on each axis, and whether they are rotated or padding. They lie in shared memory. */
+/* The tokens of a block, which the code calls rows: their positions on each axis, and whether they are rotated or are padding.
+ * The data lies in shared memory. */
 #ifndef TROPE_VARLEN_CUDA_ROWS_CUH
 #define TROPE_VARLEN_CUDA_ROWS_CUH
 
 #include "varlen/cuda/search.cuh"
 #include "varlen/row.h"
 
-/* How the positions of rows are found. ROWS_SEARCHED takes cu_seqlens in one array of int32, on one rank, so that its kernels
- * need fewer registers and instructions than those of ROWS_SEARCHED_GENERIC. Packed sequences with ids are ROWS_ANY. */
+/* How a kernel finds the positions of tokens. ROWS_SEARCHED supports only cu_seqlens in one int32 array on one rank, so its
+ * kernels need fewer registers and instructions than the kernels of ROWS_SEARCHED_GENERIC. Packed sequences with ids use
+ * ROWS_ANY. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_SEARCHED_GENERIC, ROWS_ANY };
 
 __host__ __device__ constexpr bool may_search(int rows)
@@ -14,19 +16,19 @@ __host__ __device__ constexpr bool may_search(int rows)
     return rows >= ROWS_SEARCHED;
 }
 
-/* Whether rows have sequences, so that some of them may be padding. */
+/* Whether the tokens belong to packed sequences, so that some of them may be padding. */
 template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_plan &plan)
 {
     return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.sequences.boundaries);
 }
 
-/* Whether ROWS_SEARCHED can take the sequences of a packed call. */
+/* Whether ROWS_SEARCHED supports the sequences of a packed call. */
 static inline bool search_is_usual(const trope_sequences &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
 }
 
-/* The same sequences. The fields that are the same in all calls of ROWS_SEARCHED become constants. */
+/* Returns a copy of s. For ROWS_SEARCHED, the fields that are the same in all its calls become constants. */
 template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(const trope_sequences &s)
 {
     trope_sequences known = s;
@@ -40,18 +42,18 @@ template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(c
     return known;
 }
 
-/* Whether the elements of a row are filled, with zeros or NaN, instead of rotated or copied. If the row's sequence is invalid,
- * only the elements that would be rotated are filled. */
+/* Whether the elements of a token are filled with zeros or NaN instead of being rotated or copied. If the token's sequence is
+ * invalid, only the elements that would be rotated are filled. */
 __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 {
     return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
 }
 
-/* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
+/* The tokens of a block, in shared memory. POSITION is int64_t, or int32_t where 32 bits suffice. */
 template <typename POSITION> struct block_rows {
-    int2 *bounds;       /* of packed calls, two of each row: where its sequence is stored, and what cu_seqlens say */
-    POSITION *position; /* 2^axis_bits of each row. With a table: a row of the table, or NO_POSITION, which gives NaN */
-    int32_t *action;    /* of packed calls: first what is known of each row, IS_..., then TROPE_ROW_... */
+    int2 *bounds;       /* packed calls: two for each token, where its sequence is stored and its bounds in cu_seqlens */
+    POSITION *position; /* 2^axis_bits for each token. With a table: a row of the table, or NO_POSITION, which gives NaN */
+    int32_t *action;    /* packed calls: IS_... bits before decide_rows, TROPE_ROW_... after it */
     uint32_t axis_bits;
 
     __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, bool is_packed, uint32_t axis_bits_of_rows)
@@ -62,10 +64,10 @@ template <typename POSITION> struct block_rows {
     }
 };
 
-/* The position that stands for one beyond the table. */
+/* Stands for a position beyond the table. */
 #define NO_POSITION (-1)
 
-/* Without ids all axes have the same positions. */
+/* Without ids, all axes have the same positions, so one position for each token suffices. */
 static inline uint32_t axis_bits_of_rows(const trope_plan &plan)
 {
     static_assert(TROPE_MAX_AXES == 4, "axis_bits_of_rows");
@@ -78,8 +80,8 @@ static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
     return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + of_packed);
 }
 
-/* The position that coefficients are made of. With a table (only if ANY_TABLE) it is limited to the rows of the table as the call
- * says: to the nearest row, or to NO_POSITION. */
+/* Returns the position from which coefficients are computed. With a table (only if ANY_TABLE), the call's policy for positions
+ * beyond the table applies: they become the nearest row of the table, or NO_POSITION. */
 template <bool ANY_TABLE>
 __device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool is_used, int64_t position)
 {
@@ -88,14 +90,14 @@ __device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool 
     return is_used && trope_limit_position(&plan, &position) ? NO_POSITION : is_used ? position : 0;
 }
 
-/* Whether a finished position is one that the table does not have. */
+/* Whether finish_position found that the table has no such position. */
 template <bool ANY_TABLE> __device__ __forceinline__ bool is_missing(const trope_plan &plan, int64_t position)
 {
     return ANY_TABLE && position == NO_POSITION && plan.angles.source != TROPE_ANGLES_PHASE;
 }
 
-/* Reports bits of `status`. Never in a loop: in a loop with an atomic operation the compiler lets the threads of a warp part
- * (YIELD), and barriers and branches behind it may go wrong. */
+/* Sets bits of the call's status word. Do not call this in a loop: if a loop has an atomic operation, the compiler lets the
+ * threads of a warp diverge (YIELD), and barriers and branches after the loop may go wrong. */
 __device__ __forceinline__ void report(const trope_plan &plan, int32_t bits)
 {
     if (bits && plan.status)
@@ -107,13 +109,13 @@ __device__ __forceinline__ void report_if_missing(const trope_plan &plan, bool i
     report(plan, is_missing ? TROPE_STATUS_POSITION : 0);
 }
 
-/* The array of ids, or of start positions of batch entries, that each thread reads for its pairs. Strides are in bytes. */
+/* The array that each thread reads for its pairs: ids, or start positions of batch entries. Strides are in bytes. */
 struct index_source {
     const char *base;
     int64_t batch, token, axis;
     int32_t is_64, is_id;
 
-    /* STRIDE: int32_t if that is enough for strides (strides_of_ids_are_usual). */
+    /* STRIDE is int32_t if 32 bits suffice for the strides (strides_of_ids_are_usual). */
     template <typename STRIDE>
     __device__ __forceinline__ const char *address(int64_t of_batch, int64_t of_token, int32_t of_axis) const
     {
@@ -131,7 +133,7 @@ static inline index_source plan_source(const trope_sequences &s)
     return {(const char *)s.starts, size, 0, 0, s.starts_64, 0};
 }
 
-/* The position of a token for which this index was read: an id, or the start of its batch entry. */
+/* Returns the position of a token from the index that was read for it: an id, or the start position of its batch entry. */
 __device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, const index_source &source,
                                                      const raw_index &index, int64_t token)
 {
@@ -142,18 +144,18 @@ __device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, c
     return trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
 }
 
-/* What is known of a row before its sequence is checked. */
+/* State of a token before its sequence is checked. */
 enum { IS_PADDING = 1, IS_VALID = 2 };
 
-/* A token of a packed call. */
+/* The result of a search for a token of a packed call. */
 struct packed_token {
-    int64_t position; /* without ids */
+    int64_t position; /* unused if the call has ids */
     bool is_padding;
-    bool is_valid;        /* it is in no sequence, or in one that was checked in 64 bits */
-    narrow_bounds bounds; /* to be checked otherwise */
+    bool is_valid;        /* the token is in no sequence, or its sequence was checked in 64 bits */
+    narrow_bounds bounds; /* otherwise decide_rows checks these bounds */
 };
 
-/* The search of one thread, in 64 bits. Not inline: few calls need it. */
+/* One thread searches for one token in 64 bits. Not inline, because few calls need it. */
 static __device__ __noinline__ packed_token find_wide_token(const trope_plan &plan, int64_t token)
 {
     const trope_sequences &s = plan.sequences;
@@ -163,10 +165,11 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
     return {trope_add_position(span.first, index),
             (bool)trope_is_padding(&span, index),
             is_valid,
-            {-1, 0, 0, 0}}; /* bounds that are wrong */
+            {-1, 0, 0, 0}}; /* invalid bounds */
 }
 
-/* Issues the first loads of a warp's search. WIDE: 32 bits may be too few for the call. */
+/* Issues the first loads of a warp's search. WIDE says that the kernel also takes calls for which 32 bits may not suffice; such
+ * calls load nothing here. */
 template <int ROWS, bool WIDE>
 __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, bool is_wanted)
 {
@@ -176,8 +179,8 @@ __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, b
     return round;
 }
 
-/* Reads the positions of rows: ids, or positions in batch entries. Each thread takes a row and an axis at a time. Returns whether any
- * is missing. */
+/* Reads the positions of the block's tokens: ids, or positions in batch entries. In each iteration, a thread takes one axis of
+ * one token. Returns whether any position is missing from the table. */
 template <bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
                                           uint32_t thread, uint32_t threads, LOCATE locate)
@@ -205,10 +208,10 @@ __device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count
     return any_is_missing;
 }
 
-#define MOST_SEARCHED_ROWS 32 /* of a block: one for each thread of the warp that searches */
+#define MOST_SEARCHED_ROWS 32 /* one token for each thread of the warp that searches */
 
-/* The first warp of the block finds the positions of the rows of a packed call. The other warps wait for them, so what is done with
- * the rows is decided later, by decide_rows. */
+/* Finds the positions of the tokens of a packed call. Only the first warp of the block calls this, and the other warps wait for
+ * it. So all other decisions about tokens come later, in decide_rows. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int64_t first_token,
                                             uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
@@ -236,8 +239,8 @@ __device__ __forceinline__ void search_rows(const trope_plan &plan, const bounda
         read_rows<ANY_TABLE>(plan, count, rows, row, 32, locate);
 }
 
-/* Decides what is done with each row, TROPE_ROW_..., and reports what is wrong. A warp calls this behind a barrier, with its number of
- * threads. `of_padding` is the action for padding. */
+/* Decides the action of each token (TROPE_ROW_...) and reports errors. A warp calls this after a barrier. `threads` is the
+ * number of threads of that warp, and `of_padding` is the action for padding. */
 template <int ROWS, bool ANY_TABLE, typename POSITION>
 __device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_padding, uint32_t count,
                                             const block_rows<POSITION> &rows, uint32_t threads)

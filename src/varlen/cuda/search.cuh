@@ -1,22 +1,22 @@
-/* The search of cu_seqlens by a warp, for a few tokens that follow each other. Two dependent rounds of 32 loads find them among
- * up to 700 sequences. The rules that make a position of the result are in position.h. */
+/* A warp searches cu_seqlens for a few consecutive tokens. Two dependent rounds of 32 loads suffice for up to 700 sequences.
+ * position.h has the rules that turn the result into a position. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
 #include "core/cuda/early_launch.cuh"
 #include "varlen/position.h"
 
-/* Whether offsets and sequences may need more than 32 bits. Such calls, which are rare, bisect as the CPU does. */
+/* Whether offsets or numbers of sequences may need more than 32 bits. Such calls are rare, and bisect as the CPU does. */
 TROPE_HD bool is_wide_search(const trope_sequences &s)
 {
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
 
-/* An index as loaded. Any use of it waits for the load, so it stays raw until then. */
+/* An index as it was loaded. Any use of the value waits for the load, so the index stays raw until it is needed. */
 struct raw_index {
-    uint32_t low, high; /* high: of int64 */
+    uint32_t low, high; /* high: only for int64 */
 
-    /* Index i of an array of int32 or int64. */
+    /* Loads index i of an array of int32 or int64. */
     __device__ __forceinline__ void load(const void *array, int32_t is_64, int64_t i)
     {
         load_4_or_8((const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
@@ -33,7 +33,7 @@ struct raw_index {
     }
 };
 
-/* Index i of an array, as position.h loads it. */
+/* Returns index i of an array. position.h calls this. */
 __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, int64_t i)
 {
     raw_index raw;
@@ -41,13 +41,13 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
     return raw.value(is_64);
 }
 
-/* A boundary in 32 bits. A boundary beyond them is invalid, and becomes INT32_MIN, which is invalid too. */
+/* Converts a boundary to 32 bits. A boundary that needs more is invalid, and becomes INT32_MIN, which is invalid too. */
 __device__ __forceinline__ int32_t narrow(const trope_sequences &s, const raw_index &boundary)
 {
     return s.boundaries_64 && boundary.high != (uint32_t)((int32_t)boundary.low >> 31) ? INT32_MIN : (int32_t)boundary.low;
 }
 
-/* Boundary i of an array of them. */
+/* Returns boundary i of an array in 32 bits. */
 __device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const void *array, int32_t i)
 {
     raw_index raw;
@@ -60,7 +60,7 @@ __device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const
 #define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
 #include "varlen/sequence_template.h"
 
-/* As trope_load_bounds. */
+/* Does what trope_load_bounds does, in 32 bits. */
 __device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequences &s, int32_t before)
 {
     const int32_t first = max(before - 1, 0), second = min(before, (int32_t)s.count);
@@ -75,13 +75,14 @@ struct found_bounds {
     int64_t start; /* 0 without start positions */
 };
 
-/* One round of a search: each thread of the warp has one of the boundaries low, low + step, ..., and what another array has there:
- * cu_seqlens, where `boundaries` is cu_seqlens_padded, or else start positions. */
+/* One round of a search. Each thread of the warp has one of the boundaries low, low + step, ..., and the element of a second
+ * array with the same index. The second array is cu_seqlens if `boundaries` is cu_seqlens_padded, otherwise the start positions. */
 struct boundary_round {
     int32_t low, step;
     raw_index boundary, other;
 
-    /* The first round covers all boundaries. It is issued before the data is loaded, and loads nothing unless `is_wanted`. */
+    /* Begins the first round, which covers all boundaries. Its loads are issued before the loads of the data. Loads nothing
+     * unless `is_wanted`. */
     __device__ __forceinline__ void begin(const trope_sequences &s, bool is_wanted)
     {
         low = 0;
@@ -98,7 +99,7 @@ struct boundary_round {
         await(other.high, condition);
     }
 
-    /* A finer round, from the boundary of thread before - 1 on. */
+    /* Begins a finer round at the boundary of thread before - 1. */
     __device__ __forceinline__ void refine(const trope_sequences &s, int32_t before)
     {
         low += max(before - 1, 0) * step;
@@ -108,7 +109,7 @@ struct boundary_round {
         narrow_all(s);
     }
 
-    /* The same round, so many boundaries later. */
+    /* Moves the round forward by a number of boundaries, with the same step. */
     __device__ __forceinline__ void advance(const trope_sequences &s, int32_t boundaries)
     {
         low += boundaries;
@@ -117,7 +118,7 @@ struct boundary_round {
         narrow_all(s);
     }
 
-    /* After the wait: boundaries in 32 bits. Behind the last one they are INT32_MAX. */
+    /* Converts the boundaries to 32 bits, after the wait for them. Places after the last boundary get INT32_MAX. */
     __device__ __forceinline__ void narrow_all(const trope_sequences &s)
     {
         boundary.low = (uint32_t)(index() <= (int32_t)s.count ? narrow(s, boundary) : INT32_MAX);
@@ -125,14 +126,14 @@ struct boundary_round {
             other.low = (uint32_t)narrow(s, other);
     }
 
-    /* The number of threads, from the first of the warp on, whose boundary is before `after`. */
+    /* Returns how many threads, counted from the first of the warp, have a boundary before `after`. */
     __device__ __forceinline__ int32_t threads_before(int32_t after) const
     {
         const uint32_t later = __ballot_sync(UINT32_MAX, (int32_t)boundary.low >= after);
         return later ? __ffs((int)later) - 1 : 32;
     }
 
-    /* The result for a token whose first boundary behind it is that of thread `before`. */
+    /* Returns the result for a token. Thread `before` has the first boundary after it. */
     __device__ __forceinline__ found_bounds found_at(const trope_sequences &s, int32_t before) const
     {
         found_bounds found;
@@ -164,7 +165,8 @@ struct boundary_round {
         return s.unpadded != s.boundaries;
     }
 
-    /* Steps of 1 cover 32 boundaries. That begins at 24, so that the round mostly has those of the next tokens as well. */
+    /* With a step of 1, a round covers 32 boundaries. The step becomes 1 at 24 boundaries already, so that the round mostly
+     * covers the following tokens as well. */
     static __device__ __forceinline__ int32_t step_of(int32_t left)
     {
         return left > 24 ? (left + 31) / 32 : 1;
@@ -175,7 +177,7 @@ struct boundary_round {
         return low + (int32_t)thread_of_warp() * step;
     }
 
-    /* (Loads are predicated, not behind a branch: there the compiler would wait for all loads, and so for the data.) */
+    /* The loads are predicated instead of branching: after a branch, the compiler would wait for all loads, and so for the data. */
     __device__ __forceinline__ void load(const trope_sequences &s, bool is_wanted)
     {
         const void *const second = has_unpadded(s) ? s.unpadded : s.starts;
@@ -186,8 +188,8 @@ struct boundary_round {
     }
 };
 
-/* All threads of the warp call this. Each searches for token first + which, if that is one of `tokens` tokens, and hands its result to
- * take(). (A result that were returned would need registers through the loop.) */
+/* Searches for `tokens` tokens, from token `first` on. All threads of the warp call this. A thread calls take() with the result
+ * for token first + which, if which < tokens. (A return value would occupy registers throughout the loop.) */
 template <class TAKE>
 __device__ __forceinline__ void search_boundaries(const trope_sequences &s, boundary_round round, int32_t first,
                                                   int32_t tokens, int32_t which, TAKE take)
@@ -200,7 +202,7 @@ __device__ __forceinline__ void search_boundaries(const trope_sequences &s, boun
     int32_t i = 0;
 #pragma unroll 1
     for (;;) {
-        int32_t own = 32; /* the thread that has the first boundary behind the token; 32: the round has none */
+        int32_t own = 32; /* the thread that has the first boundary after the token; 32: no thread of this round */
 #pragma unroll 1
         while (i < tokens) {
             const int32_t before = round.threads_before(after);
@@ -219,14 +221,14 @@ __device__ __forceinline__ void search_boundaries(const trope_sequences &s, boun
     }
 }
 
-/* The status bits of a sequence, or of the one boundary that there is without any. */
+/* Returns the status bits of a sequence, or of the only boundary if there are no sequences. */
 template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const trope_sequences &s, int64_t sequence)
 {
     return trope_status_of_fault(WIDE ? trope_check_sequence(&s, sequence)
                                       : narrow_check_bounds(&s, narrow_load_bounds(s, (int32_t)sequence + 1)));
 }
 
-/* Some thread of the grid checks each sequence, also those that hold no token, and reports in `status`. */
+/* Checks all sequences, including those without tokens, and reports errors in `status`. The threads of the grid share the work. */
 template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
 {
     if (!s.boundaries || !status)
