@@ -7,7 +7,7 @@
 #include "bwd/cuda/kernels.h"
 #include "bwd/cuda/plan_gradient.cuh"
 
-/* Of a token, whose elements are counted in 32 bits. */
+/* Maximum number of bytes of a token, whose elements are counted in 32 bits. */
 #define MOST_BYTES 3.2e9
 
 int trope_cuda_gradient_fits(const trope_plan *plan)
@@ -34,7 +34,7 @@ const trope_cuda_kernel *trope_cuda_find_gradient(const trope_plan *plan)
 
 /* ---- launches ---- */
 
-/* The launches of a call, up to the first that fails. */
+/* The state of a call's launches. After the first that fails, nothing more is launched. */
 struct gradient_launches {
     device_facts device;
     void *stream;
@@ -47,7 +47,7 @@ static void launch(gradient_launches *l, const void *kernel, const block_launch 
         l->error = launch_early(l->device, kernel, size.blocks, size.threads, size.shared_bytes, l->stream, arguments);
 }
 
-/* One that adds: enough blocks for `count`, of which a block has so many. */
+/* Launches an adder with enough blocks for `count` elements, `of_block` for each block. */
 static void launch_adder(gradient_launches *l, const void *kernel, int64_t count, int64_t of_block, const angle_sums &s)
 {
     const bool is_wide = kernel == trope_angle_sums.add_rows || kernel == trope_angle_sums.scan_counts;
@@ -83,7 +83,7 @@ static void launch_pass(const gradient_call &g, bool vectors, size_t shared_byte
         launch_kernel_of_pass<wide_gradient>(g, false, shared_bytes, l);
 }
 
-/* Sorts the units of a call, and adds them by rows of d_freqs. */
+/* Sorts the units of a call by rows of d_freqs, and adds the units of each row. */
 static void launch_sorted(angle_sums *s, gradient_launches *l)
 {
     uint32_t bits = 1;
@@ -104,7 +104,7 @@ static void launch_all(const gradient_call &g, bool vectors, size_t shared_bytes
     const trope_plan &plan = g.plan.plan;
     const bool is_known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_TOKENS;
     if (plan.d_freqs && (g.shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
-        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* of no items: zeros */
+        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* no items: writes zeros */
     launch_pass(g, vectors, shared_bytes, l);
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
@@ -114,7 +114,7 @@ static void launch_all(const gradient_call &g, bool vectors, size_t shared_bytes
         launch_sorted(s, l);
 }
 
-/* The operands whose dst receives a sum, as a call of their own. */
+/* Runs the operands whose dst receives a sum, as a separate call. */
 static trope_status run_sums(const char *function, const trope_plan &plan)
 {
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
@@ -127,7 +127,7 @@ static trope_status run_sums(const char *function, const trope_plan &plan)
     return sums.operand_count && plan.tokens > 0 ? trope_cuda_sum_heads(function, &sums) : TROPE_OK;
 }
 
-/* Sums of heads go first: where they are more than one launch can take, nothing has been written. */
+/* Sums of heads are launched first. If they are too large for one launch, the call fails before it has written anything. */
 trope_status trope_cuda_run_gradient(const char *function, const trope_plan *plan)
 {
     gradient_call g;

@@ -1,12 +1,14 @@
-/* The gradient of the angles on CUDA, second: the sums of units become those of rows of d_freqs. Every sum has a fixed
- * order: units ascend, as batch * tokens + token does, within the runs and lanes that some sums are added from.
+/* The gradient of the angles on CUDA, second part: the adders turn sums of units into sums of rows of d_freqs. Each sum has a
+ * fixed order: units ascend, numbered batch * tokens + token, within each of the runs and threads whose results are then added.
  *
- * Which units share a row follows from the shapes, or with few packed sequences from cu_seqlens. Otherwise it is
- * found by a stable radix sort of our own: it needs no device to say how much scratch it takes, and no more kernels. */
+ * The shapes determine which units share a row, or cu_seqlens do if there are few packed sequences. Otherwise our own stable
+ * radix sort finds these units. It needs no device to determine the size of its scratch memory, and no kernels besides those
+ * here. */
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/kernels.h"
 
-/* Adds numbers that are loaded together, in their order: a loop that adds each when it has come waits for every one. */
+/* Loads several numbers together, then adds them in order. A loop that adds each number as soon as it is loaded would wait for
+ * each load. */
 template <typename LOAD> __device__ __forceinline__ double add_together(double sum, LOAD load)
 {
     double loaded[LOADED_TOGETHER];
@@ -19,9 +21,9 @@ template <typename LOAD> __device__ __forceinline__ double add_together(double s
     return sum;
 }
 
-/* ---- units that follow each other in a known way ---- */
+/* ---- units in an order that the shapes determine ---- */
 
-/* Adds rows of sums. Several threads share a column: each adds every n-th row, and then they are added by halves. */
+/* Adds rows of sums. Several threads share a column: each adds every n-th row, and a tree adds the results of these threads. */
 static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ double lanes[WIDE_THREADS];
@@ -44,19 +46,20 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
         return;
     if (s.plan.d_inv_freq)
         s.plan.d_inv_freq[at] = signed_sum(s.plan, lanes[threadIdx.x]);
-    else /* of one row, whatever the position is */
+    else /* the row of d_freqs; if it has only one, the position does not matter */
         angle_column(s.plan, (uint32_t)(at - token * columns))
             .store(0, trope_dense_position(&s.plan.sequences, token), lanes[threadIdx.x]);
 }
 
 /* ---- units of packed sequences ---- */
 
-/* Tokens [begin, begin + length) of a sequence or of a gap, none where boundaries are wrong. */
+/* Tokens [begin, begin + length) of a sequence or a gap. The run is empty if its boundaries are invalid. */
 struct token_run {
     int32_t begin, length;
 };
 
-/* Number 0 is the gap before the first sequence, and the last one is the gap behind the last sequence. */
+/* Loads the run of a sequence. Number 0 is the gap before the first sequence, and the last number is the gap after the last
+ * sequence. */
 __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int32_t number)
 {
     if (number > (int32_t)s.count + 1)
@@ -67,10 +70,10 @@ __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 
-/* Adds each row of d_freqs over the sequences that have a token there. A block has one row or a few, which share its warps evenly,
- * and it lists the sequences that reach the first of them. Each warp of a row adds every n-th sequence of the list, and then the
- * warps are added in order. The kernel reads cu_seqlens before the kernel before it, of the same call, has ended: see
- * early_launch.cuh. */
+/* Adds each row of d_freqs over the sequences that have a token at that position. A block has one row or a few, which share its
+ * warps evenly. First it lists the sequences that reach its first row. Each warp of a row adds every n-th sequence of the list,
+ * then the results of the warps are added in order. The kernel reads cu_seqlens before the previous kernel of the same call has
+ * ended: see early_launch.cuh. */
 static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ token_run list[SUMS_THREADS];
@@ -119,13 +122,13 @@ __device__ __forceinline__ uint32_t tile_items(const angle_sums &s)
     return SUMS_WARPS * s.warp_items;
 }
 
-/* The digit of an item. */
+/* Returns the current digit of an item's key. */
 __device__ __forceinline__ uint32_t digit_at(const angle_sums &s, uint32_t i)
 {
     return s.keys[s.from][i] >> s.shift & ((1u << s.bits) - 1);
 }
 
-/* How often each digit occurs in each tile. */
+/* Counts how often each digit occurs in each tile. */
 static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     extern __shared__ __align__(16) char shared[];
@@ -141,7 +144,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNE
         s.counts[d * s.tiles + blockIdx.x] = counts[d];
 }
 
-/* Turns the counts into what comes before them. One block. */
+/* Replaces each count by the sum of the counts before it. Runs as one block. */
 static __global__ void __launch_bounds__(WIDE_THREADS) scan_counts_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ uint32_t sums[WIDE_THREADS];
@@ -164,7 +167,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS) scan_counts_kernel(KERNEL
     }
 }
 
-/* Where each warp of the tile begins with each digit. */
+/* Finds where each warp of the tile stores its first item with each digit. */
 __device__ __forceinline__ void find_warp_starts(const angle_sums &s, uint32_t *starts)
 {
     const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * tile_items(s) + warp * s.warp_items;
@@ -185,7 +188,7 @@ __device__ __forceinline__ void find_warp_starts(const angle_sums &s, uint32_t *
     __syncthreads();
 }
 
-/* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
+/* Moves each item to its place: after all items with smaller digits, and after the earlier items with the same digit. */
 static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     extern __shared__ __align__(16) char shared[];
@@ -213,7 +216,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_
 
 /* ---- sorted units ---- */
 
-/* Adds sorted units first, first + step, ... to a sum of one column. */
+/* Adds one column of the sorted units first, first + step, ... to `sum`. */
 __device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column, double sum, uint32_t first, uint32_t last,
                                             uint32_t step)
 {
@@ -225,8 +228,8 @@ __device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column
     return sum;
 }
 
-/* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
- * leaves their sum with the first of them. */
+/* Keeps many threads busy even if many units share one row: if all units of a run have the same key, a warp adds them and stores
+ * the sum in place of the first unit. */
 static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
@@ -242,7 +245,8 @@ static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_P
             s.sums[(size_t)s.values[s.from][first] * columns + column] = add_units(s, column, 0, first, last, 1);
 }
 
-/* How many keys are below `key`, which all threads of the warp have in common: each looks at one of as many as they are. */
+/* Returns how many keys are below `key`, which is the same for all threads of the warp. In each round, each thread compares one
+ * of 32 evenly spaced keys. */
 __device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t key)
 {
     uint32_t low = 0, high = s.items;
@@ -256,8 +260,8 @@ __device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t ke
     return low;
 }
 
-/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left.
- * Of no items the sums are 0; the gaps of d_freqs' strides are not written. */
+/* Computes each row of d_freqs by one warp. It adds the units before the first whole run, then the sums of whole runs, then the
+ * remaining units. Without items, the sums are 0. Elements between the strides of d_freqs are not written. */
 static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();

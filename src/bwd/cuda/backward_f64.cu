@@ -1,4 +1,4 @@
-/* By elements alone, as forward. */
+/* As in forward, f64 has only element kernels. */
 #include "bwd/cuda/backward_kernels.cuh"
 
 const trope_backward_kernels trope_backward_f64 = {

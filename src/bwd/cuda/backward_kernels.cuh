@@ -1,4 +1,4 @@
-/* All kernels for one dtype that only backward has. */
+/* All kernels of one dtype that only backward has. */
 #ifndef TROPE_BWD_CUDA_BACKWARD_KERNELS_CUH
 #define TROPE_BWD_CUDA_BACKWARD_KERNELS_CUH
 
@@ -27,7 +27,8 @@
     }
 #define NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES)                                                                \
     ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES, TROPE_NORM_BEFORE)
-/* Rows that are read may be poisoned if angles are tables, which only the general kernel can tell. */
+/* Read positions may be beyond the table and poison a token. Only the generic kernel supports that, so read positions with a
+ * table have no fast path. */
 #define FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                            \
     {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                             \
       NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                            \
@@ -55,7 +56,7 @@
     {                                                                                                                      \
         NULL, NULL                                                                                                         \
     }
-/* FAST: those of norms. WALK: and where each head has weights of its own. */
+/* FAST is the list of fast paths for norms, WALK the kernel for heads that have their own weights. */
 #define BACKWARD_KERNELS(name, DTYPE, FAST, WALK)                                                                          \
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \

@@ -1,22 +1,23 @@
-/* How a block by vectors adds the terms of d_weight of its cell (norm_gradient_call.cuh). */
+/* How a block of the vector kernel adds the terms of d_weight of its cell (norm_gradient_call.cuh). */
 #ifndef TROPE_BWD_CUDA_CELL_SUMS_CUH
 #define TROPE_BWD_CUDA_CELL_SUMS_CUH
 
 #include "bwd/cuda/norm_gradient_call.cuh"
 #include "fwd/cuda/norm.cuh"
 
-/* In shared memory, the terms of d_weight of a block: of one element of a lane after another, one lane after another, place by place. */
+/* Returns the terms of d_weight of a block, in shared memory. They are ordered by element of a thread's vectors, then by the
+ * thread's index in its head, then by place. */
 __device__ __forceinline__ float *terms_of_block(const block_shape &shape)
 {
     return (float *)(shared + shape.terms_at);
 }
 
-/* CELL_SUMS numbers that follow each other. */
+/* CELL_SUMS consecutive numbers. */
 struct alignas(CELL_SUMS * sizeof(float)) term_group {
     float of[CELL_SUMS];
 };
 
-/* An element of all heads, and where its terms are in the block's cell. */
+/* One element of all heads, and the address of its terms in the block's cell. */
 template <class R> struct cell_element {
     uint32_t element, terms_at;
 
@@ -28,7 +29,7 @@ template <class R> struct cell_element {
         terms_at = found_here((which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + lane * call.terms_of_lane);
     }
 
-    /* Leaves the sum of each operand. */
+    /* Stores the sum of each operand for this element. */
     __device__ __forceinline__ void add(const norm_gradient_call &call, uint32_t rows) const
     {
         const block_shape &shape = call.shape;
@@ -47,7 +48,7 @@ template <class R> struct cell_element {
   private:
     __device__ __forceinline__ float add_places(const block_shape &shape, uint32_t begin, uint32_t end) const
     {
-        constexpr uint32_t TOGETHER = 4; /* groups that are on their way */
+        constexpr uint32_t TOGETHER = 4; /* groups that are loaded before they are added */
         const term_group *const terms = (const term_group *)(terms_of_block(shape) + terms_at);
         uint32_t at = begin / CELL_SUMS * CELL_SUMS;
         float sums[CELL_SUMS] = {};
@@ -69,7 +70,7 @@ template <class R> struct cell_element {
         return sum_of_vector<CELL_SUMS>(sums);
     }
 
-    /* Terms [begin, end) of a group. */
+    /* Adds terms [begin, end) of a group. */
     static __device__ __forceinline__ void add_some(const term_group &group, uint32_t begin, uint32_t end, float *sums)
     {
 #pragma unroll

@@ -1,60 +1,62 @@
-/* The gradient of the angles on CUDA: what its kernels are told by the host, and where sums go.
+/* The gradient of the angles on CUDA: what the host tells the kernels, and where sums go.
  *
- * A unit is a token, with as many batch entries as share its angles and are taken together. Its heads are one list: batch
- * entry by batch entry those of each operand that rotates. A thread has a lane of a head, PAIRS pairs, and a slot, which is
- * every so manieth head of the list, and adds them in their order. The slots of a warp are then added by halves, and the
- * warps in order. So the order depends on shapes and options alone, and is the same by vectors and by elements. */
+ * A unit is a token with the batch entries that share its angles and are processed together. The heads of a unit form one list,
+ * ordered by batch entry, then by operand (only operands that rotate). A thread has a lane, which is PAIRS pairs of a head, and
+ * a slot, which is every n-th head of the list. The thread adds the heads of its slot in order. Then the slots of a warp are
+ * added pairwise (in a tree), and the sums of the warps in order. So the order depends only on shapes and options, and the
+ * vector and element kernels add in the same order. */
 #ifndef TROPE_BWD_CUDA_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_GRADIENT_CALL_CUH
 
 #include "fwd/cuda/register_block.cuh"
 
-/* What becomes of the sums of a unit. */
+/* What happens to the sums of a unit. */
 enum gradient_mode {
-    GRADIENT_DIRECT,    /* they are the gradient: no other unit has its row of d_freqs */
-    GRADIENT_TOKENS,    /* they are left, and the units of each token are added */
-    GRADIENT_SEQUENCES, /* they are left, and the tokens at one place of their sequences are added */
-    GRADIENT_SORTED,    /* they are left, and units are sorted by rows of d_freqs and added */
-    GRADIENT_TOTAL      /* those of a block are added and left, and these added: d_inv_freq, or d_freqs of one row */
+    GRADIENT_DIRECT,    /* they are the gradient: no other unit has the same row of d_freqs */
+    GRADIENT_TOKENS,    /* they go to the workspace, and an adder adds the units of each token */
+    GRADIENT_SEQUENCES, /* they go to the workspace, and an adder adds equal positions of all sequences */
+    GRADIENT_SORTED,    /* they go to the workspace; units are sorted by row of d_freqs and added */
+    GRADIENT_TOTAL      /* each block adds its units, and an adder adds the blocks: d_inv_freq, or d_freqs of one row */
 };
 
-/* The rows of `shape` are units: outer is a run of batch entries, inner the token. */
+/* Parameters of the pass. In `shape`, a row is a unit: its outer index is the run of batch entries, its inner index the token. */
 struct gradient_call {
     block_shape shape;
-    cuda_plan plan;   /* whose rounding is ONCE: */
-    int32_t rounding; /* dx is rotated by coefficients that may be rounded, the sums take them as they are */
+    cuda_plan plan;   /* with rounding ONCE; the call's own rounding: */
+    int32_t rounding; /* applies to the coefficients that rotate dx, but not to those in the sums */
     gradient_mode mode;
-    uint32_t batch, entries; /* batch entries: all, and those of a unit at most */
+    uint32_t batch, entries; /* number of batch entries, and maximum number in a unit */
     trope_divisor heads_of_entry, unit_threads;
     uint32_t lane_bits;            /* a head has 2^lane_bits lanes */
-    uint32_t slots, slots_of_warp; /* of a unit; a warp has a power of two */
-    uint32_t rounds;               /* heads of a slot, at most */
-    uint32_t shares;               /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
-    uint32_t rearranges;           /* a head in place is stored elsewhere in itself, when all of it has been loaded */
-    uint32_t left_at;              /* bytes of shared memory before what shares leave */
-    trope_divisor columns;         /* of sums: the first elements of all pairs, then (per_element) the second ones */
-    double *sums;                  /* [units, columns]; TOTAL: [columns, blocks] */
-    uint32_t *keys, *values;       /* SORTED: [axes, units] */
-    uint32_t buckets;              /* rows of d_freqs, of all batch entries that have their own */
-    uint32_t windows, segments;    /* these are windows first, then what passes through */
+    uint32_t slots, slots_of_warp; /* slots of a unit, and of a warp (a power of two) */
+    uint32_t rounds;               /* maximum number of heads in a slot */
+    uint32_t shares;            /* partial sums of a unit: one for each warp, or for each slot that is larger than a warp */
+    uint32_t rearranges;        /* in place, with other pairing: a head must be loaded completely before it is stored */
+    uint32_t left_at;           /* offset of the shares in shared memory, in bytes */
+    trope_divisor columns;      /* columns of sums: the first elements of all pairs, then (per_element) the second ones */
+    double *sums;               /* [units, columns]; TOTAL: [columns, blocks] */
+    uint32_t *keys, *values;    /* SORTED: [axes, units] */
+    uint32_t buckets;           /* rows of d_freqs, counting all batch entries that have their own */
+    uint32_t windows, segments; /* counts; the windows are the first segments, then come those that pass through */
 };
 
-/* With what the pass moves. */
+/* The parameters with the segments that the pass moves. */
 template <typename OF_STRIDE, int SEGMENTS, int WINDOWS> struct gradient_segments : gradient_call {
     typedef OF_STRIDE stride;
 
-    block_segment<stride> segment[SEGMENTS]; /* dst without a base is not written */
+    block_segment<stride> segment[SEGMENTS]; /* no store if dst has no base */
     block_tensor<stride> x[WINDOWS];         /* forward_src of each window */
 };
 
 typedef gradient_segments<int32_t, USUAL_SEGMENTS, USUAL_SEGMENTS> usual_gradient;
 
-/* The first 4 bytes of the slope of a head that is poisoned, and adds nothing: of a NaN that no arithmetic makes. */
+/* Marks the slope of a poisoned head, which adds nothing to the gradient: the first 4 bytes of a NaN that arithmetic never
+ * produces. */
 #define POISONED_SLOPE 0x7fc0005eu
 
 struct wide_gradient : gradient_segments<int64_t, MOST_SEGMENTS, TROPE_MAX_OPERANDS> {
-    trope_plan_norm norm[TROPE_MAX_OPERANDS]; /* of each window: x is normalised by an rstd that is read */
-    int32_t window_at[TROPE_MAX_OPERANDS];    /* its first element in a head */
+    trope_plan_norm norm[TROPE_MAX_OPERANDS]; /* norm of each window: x is normalised by an rstd that the kernel reads */
+    int32_t window_at[TROPE_MAX_OPERANDS];    /* first element of each window in its head */
 };
 
 /* ---- results ---- */
@@ -70,13 +72,13 @@ __device__ __forceinline__ uint32_t pair_of_column(const trope_plan &plan, uint3
     return column < (uint32_t)plan.pairs ? column : column - (uint32_t)plan.pairs;
 }
 
-/* Rows of d_freqs that a batch entry has: a stride of 0 receives the sum. */
+/* Returns the number of rows of d_freqs for each batch entry. A row stride of 0 means one row, which receives the sum. */
 __host__ __device__ __forceinline__ int64_t rows_of_gradient(const trope_plan &plan)
 {
     return plan.d_freqs_stride.row ? plan.angles.rows : 1;
 }
 
-/* For inverse the angle that is rotated by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+/* Inverse calls rotate by -a, so the sum changes its sign. (0 - x gives 0, not -0, for an angle that nothing uses.) */
 __device__ __forceinline__ double signed_sum(const trope_plan &plan, double sum)
 {
     return plan.inverse ? 0 - sum : sum;
@@ -85,7 +87,7 @@ __device__ __forceinline__ double signed_sum(const trope_plan &plan, double sum)
 /* A column of d_freqs. */
 struct angle_column {
     const trope_plan &plan;
-    int32_t planes, plane; /* all, and the one that drives the pair */
+    int32_t planes, plane; /* the number of planes, and the plane that drives the pair */
     int64_t offset;
 
     __device__ __forceinline__ angle_column(const trope_plan &of, uint32_t column) : plan(of), planes(1), plane(0)
@@ -103,8 +105,8 @@ struct angle_column {
         offset = at * plan.d_freqs_stride.column;
     }
 
-    /* Stores the sum of a row in the plane that drives the pair, and 0 in the others. Results should not stay in L2 (nor should
-     * sums of units, although they are read once). */
+    /* Stores the sum of a row in the plane that drives the pair, and 0 in the other planes. The stores are streaming, because
+     * results should not stay in L2 (neither should sums of units, although they are read once). */
     __device__ __forceinline__ void store(int64_t batch, int64_t row, double sum) const
     {
         const trope_table_stride &stride = plan.d_freqs_stride;
@@ -125,32 +127,32 @@ __device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint3
     return (uint32_t)trope_pair_axis(&plan, (int32_t)pair_of_column(plan, column));
 }
 
-/* ---- what adds sums ---- */
+/* ---- adders ---- */
 
-/* Threads of a block of the pass; lanes of f64 may be twice as many. */
+/* Threads of a block of the pass. f64 may have twice as many. */
 #define GRADIENT_THREADS 128
 
 #define SUMS_THREADS    256
 #define SUMS_WARPS      (SUMS_THREADS / 32)
 #define WIDE_THREADS    1024
-#define MOST_LANES      256 /* of a column: with fewer columns a block would read less than a sector of a row */
+#define MOST_LANES      256 /* threads that share a column; with more, a block would read less than a sector of a row */
 #define LOADED_TOGETHER 8   /* numbers that a thread loads before it adds the first of them */
-#define SORT_MAX_BITS   10  /* a digit: a warp's counters are 4 KiB */
-#define RUN_ITEMS       32  /* sorted units that are added first, where they have one key */
+#define SORT_MAX_BITS   10  /* bits of a digit: a warp's counters take 4 KiB */
+#define RUN_ITEMS       32  /* sorted units that are added first if they all have the same key */
 
-/* What the kernels that add sums are told. Those that sort look at keys[from] and values[from], and write the others. */
+/* Parameters of the adders. The sorting kernels read keys[from] and values[from], and write the other two arrays. */
 struct angle_sums {
     trope_plan plan;
     double *sums;
-    int64_t rows, width; /* of what is added in order: blocks; TOKENS: units of a token, all tokens' columns */
+    int64_t rows, width; /* the table that is added over its rows: blocks; TOKENS: units of a token, all tokens' columns */
     int64_t row_stride, column_stride;
-    uint32_t lanes;                /* that add one column of it: a power of two */
-    uint32_t row_warps;            /* SEQUENCES: that add one row: a power of two */
+    uint32_t lanes;                /* threads that add one column: a power of two */
+    uint32_t row_warps;            /* SEQUENCES: warps that add one row, a power of two */
     uint32_t *keys[2], *values[2]; /* [axes, units] */
     uint32_t *counts;              /* [digits, tiles] */
     uint32_t from, items, buckets;
-    uint32_t tiles, warp_items; /* of a tile, which a block has */
-    uint32_t shift, bits;       /* one digit */
+    uint32_t tiles, warp_items; /* each block has a tile; items of a warp in it */
+    uint32_t shift, bits;       /* position and width of the current digit */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* The gradient of the angles on CUDA, first: one pass over dy and x, that stores dx and leaves the sums of units. It
- * is a register block (fwd/cuda/register_block.cuh) with a loop over heads. */
+/* The gradient of the angles on CUDA, first part: one pass over dy and x stores dx and leaves the sums of units. It is a
+ * register block (fwd/cuda/register_block.cuh) with a loop over heads. */
 #ifndef TROPE_BWD_CUDA_GRADIENT_PASS_CUH
 #define TROPE_BWD_CUDA_GRADIENT_PASS_CUH
 
@@ -9,11 +9,11 @@
 
 /* ---- a place in the call ---- */
 
-/* What a thread has of a block. */
+/* A thread's place in a block: a unit, and a slot and a lane of it. */
 struct unit_thread {
     uint32_t unit, slot, lane;
-    block_row<int32_t> row; /* of the unit's first batch entry */
-    uint32_t heads;         /* of the unit; 0 if there is none */
+    block_row<int32_t> row; /* the token in the unit's first batch entry */
+    uint32_t heads;         /* heads of the unit; 0 if the thread has no unit */
 
     __device__ __forceinline__ unit_thread(const gradient_call &call, int32_t first_unit, uint32_t units)
     {
@@ -27,7 +27,7 @@ struct unit_thread {
     }
 };
 
-/* The thread's lane of a head of the unit's list. */
+/* The thread's lane of one head in the unit's list. */
 template <class CALL> struct listed_lane {
     typedef typename CALL::stride stride;
 
@@ -53,13 +53,13 @@ template <class CALL> struct listed_lane {
         return call.segment[window];
     }
 
-    /* Whether there is such a piece of the head: two vectors, or a pair. */
+    /* Whether the head has this piece. A piece is two vectors, or one pair. */
     __device__ __forceinline__ bool has(uint32_t piece) const
     {
         return present && piece < segment().working;
     }
 
-    /* The numbers below this one have heads that are equally far from each other. */
+    /* Returns a bound: heads from `number` up to it have equal distances in memory. */
     __device__ __forceinline__ uint32_t end(uint32_t number) const
     {
         return !present ? UINT32_MAX : segment().is_intricate ? number + 1 : number + segment().heads - head;
@@ -70,7 +70,7 @@ template <class CALL> struct listed_lane {
         return find_address<ADDRESSES_ANY>(call.shape, segment(), t, row, head, 0);
     }
 
-    /* Of a piece in the head. */
+    /* Returns the offset of a piece in its head. */
     __device__ __forceinline__ int64_t offset(const block_tensor<stride> &t, uint32_t piece) const
     {
         const int64_t of_piece = (int64_t)(int32_t)piece * t.lane;
@@ -82,7 +82,7 @@ template <class CALL> struct listed_lane {
 
 /* ---- a lane ---- */
 
-/* The pairs of a lane: two vectors, or as many pairs whose elements may be anywhere. */
+/* The pairs of a lane: two vectors, or the same number of pairs whose elements may be anywhere. */
 template <int DTYPE, bool VECTORS> struct gradient_lane {
     typedef lane_pair<DTYPE, VECTORS> piece;
     typedef typename elements<DTYPE>::real real;
@@ -128,7 +128,7 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         return of[e / OF_PIECE].template of_pair<false>(e % OF_PIECE, which);
     }
 
-    /* Two pairs that follow each other, from an even one on. */
+    /* Sets two neighbouring pairs. The first one is even. */
     __device__ __forceinline__ void set_two(int e, const real y[2][2])
     {
         if constexpr (PIECES == 1) {
@@ -150,13 +150,13 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     }
 };
 
-/* The row of a unit on an axis. */
+/* Returns the position of a unit on an axis. */
 __device__ __forceinline__ int64_t position_of_unit(const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
 {
     return rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
 }
 
-/* Whether it counts for the pairs of that axis. */
+/* Whether a unit contributes to the pairs of an axis. */
 __device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
                                                 uint32_t axis)
 {
@@ -164,7 +164,7 @@ __device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const bl
     return !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
 }
 
-/* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
+/* What differs between the kernels, and everything that find_coefficients requires. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_ANY, ANGLES = ANGLES_ANY;
     static constexpr bool VECTORS = OF_VECTORS, PLAIN = false;
@@ -177,22 +177,22 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     typedef typename call::stride stride;
     static constexpr uint32_t STEPS = OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS;
     typedef phase_steps<STEPS> steps;
-    /* By vectors angles are of pairs, so both elements of one add to one sum, and dx is rounded once. */
+    /* In the vector kernel, each pair has one angle, so both elements of a pair add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
     static constexpr int PAIRS = lane::PAIRS;
-    /* Of a block at most, and such blocks that a multiprocessor holds. (Two heads a thread on their way at a time, and fewer
-     * blocks, are slower.) */
+    /* Maximum number of threads of a block, and minimum number of blocks that a multiprocessor holds. (Loading two heads at a
+     * time in each thread is slower, and so are fewer blocks.) */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 6 : 2;
 };
 
 /* ---- a head ---- */
 
-/* Where a thread has its lane of a head, by vectors. */
+/* The address of the thread's lane in the current head, for the vector kernel. */
 struct stepping_lane {
     char *at;
     int32_t second, head; /* bytes to the second vector, and to the next head */
 
-    /* (A lane that is not there stays at a dummy address.) */
+    /* A lane that does not exist stays at a dummy address. */
     template <class PLACE>
     __device__ __forceinline__ void find(const PLACE &place, const block_tensor<typename PLACE::stride> &t)
     {
@@ -208,7 +208,7 @@ struct stepping_lane {
     }
 };
 
-/* The first element (0) or the second one (1) of a pair of x, normalised. Not inline: it is rarely needed. */
+/* Returns the first (0) or second (1) element of a pair of x, normalised. Not inline, because it is rarely needed. */
 template <class R>
 static __device__ __noinline__ typename R::real normalise_x(const wide_gradient &call, uint32_t window, int64_t row,
                                                             uint32_t head, int32_t pair, int32_t which, typename R::real x)
@@ -223,8 +223,8 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
-/* du of a pair whose head is normalised after its rotation: what takes the place of dy. c: pair i of them. Not inline: it is rarely
- * needed. */
+/* Returns du, which replaces dy, for a pair whose head is normalised after its rotation. The pair has coefficients i of c. Not
+ * inline, because it is rarely needed. */
 template <class R>
 static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
 find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, int32_t pair,
@@ -250,20 +250,20 @@ find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, 
             element(trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.second, dy.second)};
 }
 
-/* What a thread has loaded of a head of its slot. */
+/* The thread's lane of a head of its slot, as loaded. */
 template <class R> struct head_job {
     typedef listed_lane<typename R::call> place;
 
-    uint32_t number; /* in the list */
+    uint32_t number; /* the head's number in the unit's list */
     bool present;
     typename R::lane dy, x;
-    uint32_t first_couple; /* where the couples of the lane begin */
-    /* By vectors: */
+    uint32_t first_couple; /* where the coefficients of the lane begin */
+    /* For the vector kernel only: */
     uint32_t end;
     stepping_lane at_dy, at_x, at_dst;
     bool is_stored;
 
-    /* Finds what load() loads. It has branches, so it comes before all loads. */
+    /* Finds the addresses for load(). This has branches, so it comes before all loads. */
     __device__ __forceinline__ void find(const typename R::call &call, const unit_thread &thread, uint32_t of_number)
     {
         const place at(call, thread, of_number);
@@ -276,7 +276,7 @@ template <class R> struct head_job {
         }
     }
 
-    /* Finds where run() stores. */
+    /* Finds the address to which run() stores. */
     __device__ __forceinline__ void find_dst(const typename R::call &call, const unit_thread &thread, int32_t action)
     {
         const place at(call, thread, number);
@@ -286,7 +286,7 @@ template <class R> struct head_job {
             at_dst.find(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
     }
 
-    /* Goes on to the next head of the slot. */
+    /* Moves on to the next head of the slot. */
     __device__ __forceinline__ void go(const typename R::call &call, const unit_thread &thread, int32_t action)
     {
         if (R::VECTORS && number + call.slots < end) {
@@ -329,7 +329,7 @@ template <class R> struct head_job {
     }
 
   private:
-    /* Rotates dy into dx, and adds what the head has for the angles. */
+    /* Rotates dy into dx, and adds the head's terms of the gradient of the angles. */
     __device__ __forceinline__ void rotate(const place &at, double sum[R::SUMS][R::PAIRS])
     {
         const trope_plan &plan = at.call.plan.plan;
@@ -360,7 +360,7 @@ template <class R> struct head_job {
         dy.set_two(e, dx);
     }
 
-    /* An element of a pair of x, normalised where the head has a norm. */
+    /* Returns an element of a pair of x, normalised if the norm comes before the rotation. */
     __device__ __forceinline__ double find_x(const place &at, int e, int which) const
     {
         const typename R::real value = x.template of_pair<false>(e, which);
@@ -372,7 +372,7 @@ template <class R> struct head_job {
         return value;
     }
 
-    /* Adds what pair e has for the angles, whose coefficients are pair i of c. */
+    /* Adds the terms of pair e, which has coefficients i of c. */
     __device__ __forceinline__ void add(const place &at, const lane_coefficients<R> &c, int i, int e,
                                         double sum[R::SUMS][R::PAIRS]) const
     {
@@ -396,9 +396,9 @@ template <class R> struct head_job {
 
 /* ---- the sums of a unit ---- */
 
-/* Adds the slots of a warp: each time a thread hands half of its sums to the one whose slot differs in one bit, and has
- * that one's part of the other half; when it has one left, both have the sum. What it has in the end it leaves for its part
- * of the unit, from `column` on. */
+/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each passes on half of its
+ * sums, and receives the other thread's part of the half that it keeps. With one sum left, both threads add it. Finally each
+ * thread stores its sums in the share of its warp, from `column` on. */
 template <int PAIRS>
 __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
                                            double sum[PAIRS])
@@ -430,7 +430,7 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
             to[first + i] = sum[i];
 }
 
-/* Goes through the thread's heads: dx is stored, the sums are left in shared memory. */
+/* Goes through the thread's heads, stores dx, and leaves the sums in shared memory. */
 template <class R>
 __device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *job)
 {
@@ -455,7 +455,7 @@ __device__ __forceinline__ void rotate_heads(const typename R::call &call, const
 
 /* ---- what passes through ---- */
 
-/* Copies a segment of the heads of a block's units, or fills it where it is padding. */
+/* Copies a segment of the heads of a block's units, or fills it in padding. */
 template <class R>
 __device__ __forceinline__ void copy_segment(const typename R::call &call, const block_segment<typename R::call::stride> &s,
                                              int32_t first_unit, uint32_t units)
@@ -482,7 +482,7 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
 
 /* ---- where sums go ---- */
 
-/* The sum of a column of a unit: of its shares, in order. */
+/* Returns the sum of a column of a unit: its shares, added in order. */
 __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_t unit, uint32_t column)
 {
     const double *const left = (const double *)(shared + call.left_at) + unit * call.shares * call.columns.divisor + column;
@@ -492,8 +492,8 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
     return sum;
 }
 
-/* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. A thread has a column of as many units
- * as the block has threads for. */
+/* Stores the sums of each unit separately. SEQUENCES also reads the sums of units that contribute nothing, so they are set to 0.
+ * In each iteration, the block takes as many units as it has threads for, and a thread takes one column. */
 __device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
                                            uint32_t units)
 {
@@ -517,7 +517,7 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
     }
 }
 
-/* The units of a block are added, for d_inv_freq each times its position. */
+/* Adds the units of a block. For d_inv_freq, each unit is multiplied by its position. */
 __device__ __forceinline__ void emit_total(const gradient_call &call, const block_rows<int64_t> &rows, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
@@ -528,11 +528,11 @@ __device__ __forceinline__ void emit_total(const gradient_call &call, const bloc
             if (counts_for_axis(plan, rows, unit, axis))
                 sum = fma(plan.d_inv_freq ? (double)position_of_unit(rows, unit, axis) : 1, sum_of_unit(call, unit, column),
                           sum);
-        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* in L2 it meets those of its neighbours */
+        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* not streaming: neighbours meet in L2 */
     }
 }
 
-/* The row of d_freqs of each unit on each axis; units without one go last. */
+/* Stores the row of d_freqs of each unit on each axis as its key. Units without a row get the largest key. */
 __device__ __forceinline__ void emit_keys(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
                                           uint32_t units)
 {

@@ -1,4 +1,4 @@
-/* The kernel that sums heads, and its launch. */
+/* Chooses the kernel that sums heads, and launches it. */
 #include "bwd/cuda/head_sums.h"
 
 #include "bwd/cuda/kernels.h"

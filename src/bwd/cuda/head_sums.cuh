@@ -1,13 +1,15 @@
-/* Sums on CUDA: dst receives M' of the sum of dy over the heads that share it, plus what it holds if it accumulates. An item is a
- * lane and a slot of a sum. A slot has heads that follow each other, a power of two of them: its threads add them, one head a round,
- * and then the slots are added. Both are parts of the binary tree. In the same launch operands that are no sums are rotated, as items,
- * and what passes through is copied, by all threads that have items of its row. */
+/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus its old value if it accumulates.
+ *
+ * An item of a sum is two vectors of a head and a slot of the sum. A slot has a power of two of consecutive heads. Its threads
+ * add one head in each round, then the slots are added. Both steps are parts of one binary tree. The same launch rotates
+ * operands that are not sums, which have ordinary items. All threads that have items of a token also copy the elements of the
+ * token that pass through. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
 #include "fwd/cuda/lane_job.cuh"
 
-/* What one lane adds: the elements of its two vectors in fp32 (f64 in double), rounded once at the end. */
+/* The sums of a thread: the elements of its two vectors in fp32 (f64: double), rounded once at the end. */
 template <class R> struct lane_terms {
     typename R::real of[2][R::PAIRS];
 
@@ -32,7 +34,7 @@ template <class R> struct lane_terms {
         return of[which][e];
     }
 
-    /* NATIVE rounds the sum to the dtype first, as eager code stores it. */
+    /* Rotates the sum. NATIVE first rounds the sum to the dtype, as eager code does when it stores the sum. */
     __device__ __forceinline__ void rotate(const block_shape &shape, const block_item &item, int32_t rounding, bool own)
     {
         constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
@@ -53,7 +55,7 @@ template <class R> struct lane_terms {
         }
     }
 
-    /* Those of another thread of the warp. */
+    /* Returns the terms of another thread of the warp. */
     __device__ __forceinline__ lane_terms of_thread(uint32_t thread) const
     {
         lane_terms other;
@@ -73,7 +75,7 @@ template <class R> struct lane_terms {
     }
 };
 
-/* Terms in shared memory, as vectors: those of the block's threads one after another. */
+/* Terms in shared memory, as vectors. The vectors of the block's threads are adjacent. */
 template <class R> struct shared_terms {
     typedef typename R::real real;
     enum {
@@ -85,7 +87,7 @@ template <class R> struct shared_terms {
     };
 
     vector *first;
-    uint32_t count; /* of lanes that there is room for */
+    uint32_t count; /* number of threads' terms that there is room for */
 
     __device__ __forceinline__ void put(uint32_t at, const lane_terms<R> &t) const
     {
@@ -104,14 +106,14 @@ template <class R> struct shared_terms {
     }
 };
 
-/* Whether pass_heads can take a segment: a thread, whose lanes are `step` apart, has the same lane of heads that are equally far
- * apart. */
+/* Whether pass_heads can copy a segment. The thread's items are `step` apart. They must be the same vectors of heads that are
+ * equally far apart. */
 template <class R> __device__ __forceinline__ bool can_pass_heads(const typename R::segment &s, uint32_t step)
 {
     return !s.accumulate && !s.is_intricate && trope_divide(&s.lanes, step) * s.lanes.divisor == step;
 }
 
-/* Copies heads of a segment, or fills them, from the job's head on, every step_heads-th one. */
+/* Copies or fills every step_heads-th head of a segment, from the job's head on. */
 template <class R>
 __device__ __forceinline__ void pass_heads(const typename R::call &call, const lane_job<R> &job, uint32_t step_heads,
                                            int32_t action)
@@ -143,9 +145,10 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
     }
 }
 
-/* The rest of a row. All threads with items of the row, in all its blocks, share the work. */
+/* A thread's share of the rest of a token: the elements that pass through. All threads that have items of the token, in all its
+ * blocks, share the work. */
 struct rest_share {
-    uint32_t first, step; /* the thread's first lane of a segment, and from one to the next */
+    uint32_t first, step; /* the thread's first item of a segment, and the distance to its next one */
 
     __device__ __forceinline__ explicit rest_share(const block_shape &shape)
     {
@@ -170,7 +173,7 @@ __device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t 
     }
 }
 
-/* Finishes the job's item, if it has one that is no sum, and what of the rest pass_rest leaves. */
+/* Finishes the job's item if it does not belong to a sum, and copies the rest that pass_rest leaves. */
 template <class R>
 __device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own, lane_job<R> *job)
 {
@@ -202,9 +205,9 @@ __device__ __forceinline__ void finish_others(const typename R::call &call, int3
     }
 }
 
-/* An item of a sum: a lane of the heads of a slot, one head in each round. */
+/* An item of a sum: the same vectors of each head of a slot, one head in each round. */
 template <class R> struct sum_job : lane_job<R> {
-    uint32_t first_head, slot; /* of the sum's heads */
+    uint32_t first_head, slot; /* the sum's first head in its operand, and the slot of the thread */
     bool is_loaded, has_second;
 
     __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
@@ -218,7 +221,7 @@ template <class R> struct sum_job : lane_job<R> {
         select(call, 0);
     }
 
-    /* The head of a round. A slot may have heads that are not there. */
+    /* Selects the head of a round. A slot may have heads that do not exist. */
     __device__ __forceinline__ void select(const typename R::call &call, uint32_t round)
     {
         const typename R::segment &s = this->segment(call);
@@ -228,20 +231,20 @@ template <class R> struct sum_job : lane_job<R> {
         this->from = is_loaded ? this->find_src(call, this->item.head) : s.src.base;
     }
 
-    /* Where in dst the lane that slot 0 stores is. */
+    /* Returns the address in dst where slot 0 stores its vectors. */
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
         return find_address<ADDRESSES_ANY>(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
     }
 
-    /* Who has nothing to load loads what others do: see lane_job. */
+    /* Idle threads load a dummy address: see lane_job. */
     __device__ __forceinline__ void load_term(const typename R::call &call)
     {
         this->v.load(this->from, this->from + this->segment(call).src.second);
     }
 
-    /* The thread's terms of the head that it has loaded. */
+    /* Returns the terms of the head that the thread has loaded. */
     __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, int32_t action)
     {
         lane_terms<R> t;
@@ -258,7 +261,8 @@ template <class R> struct sum_job : lane_job<R> {
         return t;
     }
 
-    /* One vector where the second is another lane's: to be added to once. */
+    /* Stores both vectors, or only the first if the second belongs to another thread's item, because dst may only be accumulated
+     * once. */
     __device__ __forceinline__ void store_lane(char *to, typename R::stride second) const
     {
         if (has_second)
@@ -267,7 +271,7 @@ template <class R> struct sum_job : lane_job<R> {
             this->v.store_first(to);
     }
 
-    /* Rotates the sum, adds it to what dst holds if asked to, and stores. */
+    /* Rotates the sum, adds it to dst if the operand accumulates, and stores it. */
     __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, bool own, lane_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
@@ -294,8 +298,8 @@ template <class R> struct sum_job : lane_job<R> {
     }
 };
 
-/* The sum of the heads of the thread's slot, as a binary counter: level l of shared memory holds the sum of 2^l heads, which waits for
- * its neighbour. */
+/* Adds the heads of the thread's slot like a binary counter: level l of shared memory holds the sum of 2^l heads, which waits
+ * for its neighbour. */
 template <class R>
 __device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call, int32_t action,
                                                    const shared_terms<R> &terms, sum_job<R> *job)
@@ -320,8 +324,8 @@ __device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call,
     return t;
 }
 
-/* Adds the slots: slot 0 has the sum. For all threads of the block, of which some only wait for the others: within a warp they hand
- * each other their terms, and then through shared memory. */
+/* Adds the slots. Slot 0 gets the sum. All threads of the block must call this, although some only wait for others. Threads
+ * exchange terms by shuffles within a warp, then through shared memory. */
 template <class R>
 __device__ __forceinline__ void add_slots(const typename R::call &call, const shared_terms<R> &terms, const sum_job<R> &s,
                                           lane_terms<R> *t)

@@ -1,17 +1,17 @@
-/* Sums of heads, CUDA. */
+/* Sums over heads on CUDA. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_H
 #define TROPE_BWD_CUDA_HEAD_SUMS_H
 
 #include "core/cuda/kernel.h"
 #include "core/plan.h"
 
-/* Whether heads are added, by the kernels that backward has for them. */
+/* Whether the plan adds heads, which backward has its own kernels for. */
 int trope_cuda_has_sums(const trope_plan *plan);
 
-/* Queues a plan some of whose operands are sums, by one launch. */
+/* Queues one launch for a plan in which some operands are sums. */
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan);
 
-/* The kernel of the sums of a plan that has some. */
+/* Returns the kernel of a plan that has sums. */
 const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan);
 
 #endif

@@ -1,5 +1,5 @@
-/* The kernels that only backward has, as data: one translation unit for each dtype has them (backward_f32.cu and so on),
- * and one those that know no dtype of operands. */
+/* The kernels that only backward has, as data. Each dtype has a translation unit for its kernels (backward_f32.cu and so on),
+ * and one more has the kernels that do not depend on the dtype of operands. */
 #ifndef TROPE_BWD_CUDA_KERNELS_H
 #define TROPE_BWD_CUDA_KERNELS_H
 
@@ -8,10 +8,10 @@
 #include "fwd/cuda/kernels.h"
 
 typedef struct trope_backward_kernels {
-    trope_cuda_kernel sums[2];       /* of heads: by elements, by vectors */
-    trope_cuda_kernel gradient[2];   /* of the angles: the pass, by elements, by vectors */
+    trope_cuda_kernel sums[2];       /* sums over heads: by elements, by vectors */
+    trope_cuda_kernel gradient[2];   /* the pass of the gradient of the angles: by elements, by vectors */
     trope_norm_kernels norm;         /* backward of norms */
-    trope_cuda_kernel norm_of_heads; /* where each head has weights of its own, by vectors */
+    trope_cuda_kernel norm_of_heads; /* by vectors, if each head has its own weights */
 } trope_backward_kernels;
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;
@@ -24,10 +24,10 @@ static inline const trope_backward_kernels *trope_backward_kernels_of(int32_t dt
                                  : &trope_backward_f64;
 }
 
-/* What adds the sums of that pass: angle_sums.cu. */
+/* The adders of the gradient of the angles: angle_sums.cu. */
 typedef struct trope_angle_kernels {
     const void *add_rows, *add_sequences;
-    const void *count_digits, *scan_counts, *move_items, *join_runs, *sum_rows; /* of sorted units */
+    const void *count_digits, *scan_counts, *move_items, *join_runs, *sum_rows; /* for sorted units */
 } trope_angle_kernels;
 
 extern const trope_angle_kernels trope_angle_sums;

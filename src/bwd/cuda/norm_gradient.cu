@@ -1,4 +1,4 @@
-/* The backward of norms on CUDA: the launches of a call, and the kernel that adds what cells have left for d_weight. */
+/* The backward of norms on CUDA: the launches of a call, and the kernel that adds the sums of cells for d_weight. */
 #include "bwd/cuda/norm_gradient.h"
 
 #include "bwd/cuda/angle_gradient.h"
@@ -16,8 +16,8 @@ template <typename REAL> struct alignas(16) sums_of_thread {
     REAL of[COUNT];
 };
 
-/* Adds a column over all runs. Threads add different runs, float sums four of them at a time before it becomes double; then a warp adds
- * what all warps have of one weight. */
+/* Adds a column over all runs. Threads add different runs. Four float sums are added in float before their sum becomes double.
+ * Then one warp adds the results of all warps for one weight. */
 template <typename REAL>
 __device__ __forceinline__ void add_column(const weight_sums &s, const weight_sums::operand &o, uint32_t column)
 {
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) add_weights_kernel(KERN
 
 /* ---- plans ---- */
 
-/* Some operands of a plan, as a call of their own. */
+/* Some operands of a plan, as a separate call. */
 struct part_of_plan {
     trope_plan plan;
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
@@ -97,11 +97,11 @@ struct part_of_plan {
     }
 };
 
-/* The pass over heads with a norm, which rounds once: its rows have a fixed order. */
+/* The pass over heads that have a norm. It rounds once, and numbers tokens in a fixed order (batch entries outermost). */
 struct norm_pass : part_of_plan {
-    int32_t rounding; /* of the call */
+    int32_t rounding; /* the call's rounding */
 
-    /* finds_slopes: of a plan whose operands have no other results. */
+    /* finds_slopes takes all operands that have a norm, even without other results. */
     explicit norm_pass(const trope_plan &of, bool finds_slopes = false) : part_of_plan(of), rounding(of.rounding)
     {
         plan.rounding = TROPE_ROUND_ONCE;
@@ -130,12 +130,13 @@ static block_form form_of_pass(const norm_pass &pass)
     return form_of_norm_gradient(pass.plan, pass.rounding);
 }
 
-/* Launches that find rstd, if the caller does not give it, and the slope of heads or of tokens, where other launches need them. They come
- * first, because dx may take the place of dy. Blocks by vectors know it of their tokens, unless the gradient of the angles must know it too. */
+/* Some calls need launches that find rstd (if the caller does not give it) and the slope of heads or tokens, because later
+ * launches read them. They come first, because dx may overwrite dy. The vector kernel finds both for its own tokens, unless the
+ * gradient of the angles needs them too. */
 struct norm_plans {
-    part_of_plan heads, tokens; /* whose rstd and slopes launches of their own find */
-    part_of_plan known;         /* the whole plan, which reads them */
-    uint64_t size;              /* bytes of workspace that they take */
+    part_of_plan heads, tokens; /* operands whose rstd and slopes separate launches find */
+    part_of_plan known;         /* the whole plan, which reads these results */
+    uint64_t size;              /* bytes of workspace for these results */
 
     norm_plans(const trope_plan &plan, void *workspace) : heads(plan), tokens(plan), known(plan), size(0)
     {
@@ -171,7 +172,7 @@ struct norm_plans {
     }
 };
 
-/* A workspace for plans that are not launched: one of NULL would have no slopes. */
+/* A dummy workspace for plans that are not launched. With NULL they would have no slopes. */
 #define NOWHERE ((void *)16)
 
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan)
@@ -266,7 +267,7 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, voi
                                             dim3(COLUMN_THREADS), 0, plan.stream, arguments));
 }
 
-/* Operands without a norm. */
+/* Runs the operands that have no norm. */
 static trope_status run_others(const char *function, const trope_plan &plan)
 {
     if (!moves_something(plan))
@@ -274,7 +275,7 @@ static trope_status run_others(const char *function, const trope_plan &plan)
     return trope_cuda_has_sums(&plan) ? trope_cuda_sum_heads(function, &plan) : trope_cuda_rotate(function, &plan);
 }
 
-/* Finds the rstd and slopes of heads, or of tokens, each of whose rows is one cell. */
+/* Finds the rstd and slopes of heads, or of tokens. For tokens, each token is one cell. */
 static trope_status find_slopes(const char *function, const trope_plan &plan, bool of_tokens)
 {
     const norm_pass pass(plan, true);
@@ -286,7 +287,7 @@ static trope_status find_slopes(const char *function, const trope_plan &plan, bo
     return launch_any_pass(function, pass, cells, left_sums{}, of_tokens);
 }
 
-/* The gradient of the angles, which moves the operands without a norm. */
+/* Runs the gradient of the angles, which also moves the operands without a norm. */
 static trope_status run_angles(const char *function, const trope_plan &known, void *workspace)
 {
     part_of_plan angles(known);

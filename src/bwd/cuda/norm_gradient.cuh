@@ -1,10 +1,10 @@
-/* The backward of norms on CUDA, by vectors: the register block of norm.cuh, with dy for src, dx for dst, and x besides. */
+/* The backward of norms on CUDA, vector kernels: the register block of norm.cuh with dy as src and dx as dst. It also reads x. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CUH
 
 #include "bwd/cuda/cell_sums.cuh"
 
-/* Kernels that search, and those that keep rotated heads of x, need more registers. Only the general one adds the heads of tokens. */
+/* Kernels that search, or that keep rotated heads of x, need more registers. Only the generic kernel adds the heads of tokens. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
@@ -14,17 +14,17 @@ struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
 };
 
-/* A pass whose threads keep sums of d_weight. */
+/* A pass in which threads keep sums of d_weight over several tokens. */
 template <int OF_DTYPE, int ORDER = 0>
 struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, ROWS_ANY, ANGLES_ANY, ORDER> {
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_BEFORE> before;
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
 };
 
-/* A thread's sums of d_weight, one for each element of its heads. They lie in shared memory, because registers are short. */
+/* A thread's sums of d_weight, one for each element of its heads. They lie in shared memory, because registers are scarce. */
 template <class R> struct thread_sums {
-    static constexpr int GROUPS = R::PAIRS / CELL_SUMS; /* of a vector */
-    term_group *of; /* the thread's first group; its groups are as far apart as the block has threads */
+    static constexpr int GROUPS = R::PAIRS / CELL_SUMS; /* groups of a vector */
+    term_group *of; /* the thread's first group; the distance to its next one is the block's number of threads */
 
     __device__ __forceinline__ explicit thread_sums(const norm_gradient_call &call)
         : of((term_group *)(shared + call.thread_sums_at) + thread_of_block())
@@ -96,8 +96,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         return this->is_present() && action == TROPE_ROW_ROTATE;
     }
 
-    /* Of dy and x, one is rotated. A norm before the rotation: g becomes M'dy. After it: g becomes dy, u M x, and its rstd is found. For
-     * all threads of a warp. */
+    /* Rotates either dy or x. If the norm comes before the rotation, g becomes M' dy. If it comes after the rotation, g becomes
+     * dy and u becomes M x, and rstd is computed. All threads of a warp must call this. */
     __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g,
                                                lane_values<R> *u)
     {
@@ -121,20 +121,21 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             this->template rotate<false>(call, TROPE_ROUND_ONCE, own, g);
     }
 
-    /* The elements that are normalised. */
+    /* Returns the elements that are normalised. */
     __device__ __forceinline__ lane_values<R> normalised(const norm_gradient_call &call, int h,
                                                          const lane_values<R> *u) const
     {
         return R::IS_AFTER ? u[h] : lane_values<R>(x[h]);
     }
 
-    /* Whether d_weight has terms of the heads. */
+    /* Whether the heads contribute to d_weight. */
     __device__ __forceinline__ bool counts(const norm_gradient_call &call, int32_t action) const
     {
         return IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, this->norm(call).axes, this->item().row));
     }
 
-    /* The sum over the heads of the thread of x * M'dy * rstd (M x * dy * rstd), for the block to add. */
+    /* Stores the sum of x * M'dy * rstd (norm after the rotation: M x * dy * rstd) over the thread's heads. The block adds these
+     * terms later. */
     __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
                                                 const lane_values<R> *u) const
     {
@@ -157,7 +158,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             to[i * NORM_TERMS] = are_added ? terms.of[i / R::PAIRS][i % R::PAIRS] : 0;
     }
 
-    /* Adds the terms of d_weight to those of other rows, where each head has weights of its own. */
+    /* Adds the terms of d_weight to the sums of earlier tokens, if each head has its own weights. */
     __device__ __forceinline__ void add_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
                                               const lane_values<R> *u, const thread_sums<R> &sums) const
     {
@@ -171,7 +172,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         }
     }
 
-    /* Leaves these sums. */
+    /* Writes the sums of add_terms. */
     __device__ __forceinline__ void leave_terms_of_heads(const norm_gradient_call &call, const thread_sums<R> &sums) const
     {
         static_assert(R::PAIRS == COLUMN_SUMS, "");
@@ -188,7 +189,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         }
     }
 
-    /* The slopes of the heads, whose sums of products these are. For all threads of the block. */
+    /* Computes the slopes of the heads from their sums of products. All threads of the block must call this. */
     __device__ __forceinline__ void find_slopes(const norm_gradient_call &call, typename R::index first_row, uint32_t row,
                                                 uint32_t count, const head_sums<R> &products, float *slopes)
     {
@@ -207,7 +208,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         }
     }
 
-    /* dx. `row`: of the block, the first one of its threads, which have so many. For all threads of the block. */
+    /* Computes and stores dx. The threads of the block have `count` tokens, of which `row` is the first. All threads of the
+     * block must call this. */
     __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, typename R::index first_row,
                                                     uint32_t row, uint32_t count, int32_t action, bool own,
                                                     lane_values<R> *g, const lane_values<R> *u)
@@ -252,7 +254,7 @@ __device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &ca
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {},
         [&]() {
-            element.find(call, thread_of_block()); /* (in the time that loads take) */
+            element.find(call, thread_of_block()); /* (while the loads are in flight) */
             if (!R::IS_AFTER)
                 job.find_rstd(call);
         });
@@ -270,7 +272,8 @@ __device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &ca
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }
 
-/* Where each head has weights of its own: a thread goes through all rows of its block with the same heads, and keeps their sums. */
+/* The block for heads that have their own weights. A thread goes through all tokens of its block with the same heads, and keeps
+ * their sums. */
 template <class R>
 __device__ __forceinline__ void norm_gradient_walk_block(const norm_gradient_call &call, const typename R::steps &steps)
 {

@@ -1,4 +1,4 @@
-/* The backward of norms, CUDA. */
+/* The backward of norms on CUDA. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_H
 #define TROPE_BWD_CUDA_NORM_GRADIENT_H
 
@@ -9,15 +9,15 @@
 extern "C" {
 #endif
 
-/* Whether all that is counted in 32 bits fits, and bytes of workspace that trope_cuda_run_norm_gradient needs. Neither needs a
- * device. */
+/* trope_cuda_norm_gradient_fits returns whether all 32-bit counters suffice for a plan. trope_cuda_norm_gradient_workspace
+ * returns the bytes of workspace that trope_cuda_run_norm_gradient needs. Neither function needs a device. */
 int trope_cuda_norm_gradient_fits(const trope_plan *plan);
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan);
 
-/* Queues all of a backward call that has norms. */
+/* Queues all launches of a backward call that has norms. */
 trope_status trope_cuda_run_norm_gradient(const char *function, const trope_plan *plan);
 
-/* The kernel that reads dy and x of heads with a norm. */
+/* Returns the kernel that reads dy and x of heads with a norm. */
 const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan);
 
 #ifdef __cplusplus

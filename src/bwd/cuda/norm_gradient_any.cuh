@@ -1,5 +1,5 @@
-/* The backward of norms on CUDA, of any heads, where vectors cannot be: a block has a cell (norm_gradient_call.cuh), and each of its
- * warps one head at a time, element by element. */
+/* The backward of norms on CUDA, element kernel, for heads that the vector kernels do not support. A block processes one cell
+ * (norm_gradient_call.cuh). Each of its warps takes one head at a time, element by element. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_ANY_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_ANY_CUH
 
@@ -21,8 +21,7 @@ __device__ __forceinline__ double norm_slope(double mean, double rstd)
     return trope_norm_slope_f64(mean, rstd);
 }
 
-/* A head of a cell: dy is its src, dx its dst. One of dy and x is rotated: dy where the norm comes before the rotation, x where it comes
- * after it. */
+/* A head of a cell. dy is its src, dx its dst. If the norm comes before the rotation, dy is rotated, otherwise x. */
 template <class R> struct gradient_head : any_head<R> {
     typedef typename R::element element;
     typedef typename R::real real;
@@ -49,13 +48,13 @@ template <class R> struct gradient_head : any_head<R> {
         return action == TROPE_ROW_ROTATE && has_positions<R>(call, this->o.axes, row_of_block);
     }
 
-    /* The pairing of elements of weights: that of x, or of y. */
+    /* Returns the pairing of the weights: the pairing of x, or of y if the norm comes after the rotation. */
     __device__ __forceinline__ int32_t interleaved_weights() const
     {
         return is_after ? call.plan.plan.interleaved_src : call.plan.plan.interleaved_dst;
     }
 
-    /* An element of what is rotated, and of the other one. */
+    /* unrotated returns an element of the tensor that is rotated (dy or x), other an element of the other tensor. */
     __device__ __forceinline__ real unrotated(int32_t e) const
     {
         return is_after ? this->load(this->find(x), x, e) : this->load(this->find(this->o.src), this->o.src, e);
@@ -66,7 +65,7 @@ template <class R> struct gradient_head : any_head<R> {
         return is_after ? this->load(this->find(this->o.src), this->o.src, e) : this->load(this->find(x), x, e);
     }
 
-    /* A pair of the window: M'dy, or M x as forward has it. */
+    /* Returns a pair of the window: of M' dy, or of M x with the rounding of forward. */
     __device__ __forceinline__ pair_of_reals rotated_pair(int32_t pair, bool own) const
     {
         const trope_plan &plan = call.plan.plan;
@@ -78,25 +77,25 @@ template <class R> struct gradient_head : any_head<R> {
         return is_after ? c.rotate_forward(call.rounding, in, 0) : c.rotate_one(TROPE_ROUND_ONCE, in, 0);
     }
 
-    /* Leaves the pairs of the window in shared memory, in the pairing of the weights. */
+    /* Stores the rotated pairs of the window in shared memory, in the pairing of the weights. */
     __device__ __forceinline__ void rotate_window(bool own) const
     {
         this->fill_window(interleaved_weights(), [&](int32_t pair) { return rotated_pair(pair, own); });
     }
 
-    /* An element of the head after rotate_window. */
+    /* Returns an element of the rotated head. Call rotate_window first. */
     __device__ __forceinline__ real rotated(int32_t e) const
     {
         return this->is_window(e) ? this->window()[e - this->o.rotary_offset] : unrotated(e);
     }
 
-    /* What is normalised, after rotate_window if the norm is after the rotation. */
+    /* Returns an element of the normalised tensor. If the norm comes after the rotation, call rotate_window first. */
     __device__ __forceinline__ real normalised(int32_t e) const
     {
         return is_after ? rotated(e) : other(e);
     }
 
-    /* The sum of its squares. */
+    /* Returns the sum of squares of these elements. */
     __device__ __forceinline__ real find_squares(bool own) const
     {
         if (is_after)
@@ -109,13 +108,13 @@ template <class R> struct gradient_head : any_head<R> {
         return this->reads_rstd() ? *this->rstd_place() : this->rstd_of(find_squares(own));
     }
 
-    /* An element of the gradient of the norm's result, times its weight. After rotate_window. */
+    /* Returns an element of the gradient of the norm's result, times its weight. Call rotate_window first. */
     __device__ __forceinline__ real weighted(int32_t e) const
     {
         return multiplied(load_weight<real>(this->o.norm, this->head, e), is_after ? other(e) : rotated(e));
     }
 
-    /* The sum over the head of g x (after the rotation: of g u). */
+    /* Returns the sum of g x over the head (norm after the rotation: of g u). */
     __device__ __forceinline__ real find_products(bool own) const
     {
         rotate_window(own);
@@ -127,13 +126,13 @@ template <class R> struct gradient_head : any_head<R> {
         return (real *)this->o.norm.slope + this->index();
     }
 
-    /* The slope, from the sum of products of a head or of a token. */
+    /* Returns the slope for the sum of products of a head or a token. */
     __device__ __forceinline__ real slope_of(real products, real rstd) const
     {
         return norm_slope(products / (real)this->o.norm.elements, rstd);
     }
 
-    /* For the gradient of the angles too. */
+    /* Stores the slope for later launches, including the gradient of the angles. */
     __device__ __forceinline__ void leave_slope(real slope) const
     {
         const uint32_t poisoned = POISONED_SLOPE;
@@ -144,7 +143,8 @@ template <class R> struct gradient_head : any_head<R> {
             memcpy(slope_place(), &poisoned, sizeof poisoned);
     }
 
-    /* Number `number` of what d_weight is found of: the two elements of a pair, or one that passes through. */
+    /* Finds the elements that a thread handles together for d_weight, by their number: the two elements of a pair, or one that
+     * passes through (twice). */
     __device__ __forceinline__ void find_places(int32_t number, int32_t at[2]) const
     {
         const int32_t pairs = this->o.rotary_dim / 2, beside = number - pairs, parts = call.plan.plan.parts,
@@ -156,7 +156,7 @@ template <class R> struct gradient_head : any_head<R> {
         }
     }
 
-    /* Adds their terms. */
+    /* Adds the terms of these elements. */
     __device__ __forceinline__ void add_terms(int32_t number, real rstd, bool own, real sum[2]) const
     {
         int32_t at[2];
@@ -178,7 +178,7 @@ template <class R> struct gradient_head : any_head<R> {
         *at = from_real<R::DTYPE>(value);
     }
 
-    /* dx of padding. */
+    /* Stores dx of padding. */
     __device__ __forceinline__ void finish_padding() const
     {
         if (!this->o.dst.base || (this->o.accumulate && action == TROPE_ROW_ZERO))
@@ -189,7 +189,7 @@ template <class R> struct gradient_head : any_head<R> {
             store_term(e);
     }
 
-    /* dx. For all threads of the warp. */
+    /* Computes and stores dx. All threads of the warp must call this. */
     __device__ __forceinline__ void finish(real rstd, bool own) const
     {
         if (action != TROPE_ROW_ROTATE)
@@ -214,7 +214,7 @@ template <class R> struct gradient_head : any_head<R> {
         *sum = fused(multiplied(other(e), value), rstd, *sum);
     }
 
-    /* Stores M'du of the window. */
+    /* Stores M' du of the window. */
     template <class RESULT> __device__ __forceinline__ void rotate_back(char *to, bool own, RESULT du) const
     {
         const trope_plan &plan = call.plan.plan;
@@ -241,7 +241,7 @@ template <class R> struct gradient_head : any_head<R> {
     }
 };
 
-/* The heads of a block's cell, and room for as many in each of its units. */
+/* The heads of a block's cell. Each unit has NORM_HEADS places, even if it has fewer heads. */
 template <class R> struct cell_of_heads {
     const norm_gradient_any_call &call;
     int64_t first_row;
@@ -259,7 +259,7 @@ template <class R> struct cell_of_heads {
         return rows * units * NORM_HEADS;
     }
 
-    /* Calls use(head, place), if there is a head: row by row, and in those unit by unit. */
+    /* Calls use(head, place) if the place has a head. Places are ordered by token, then by unit. */
     template <class USE> __device__ __forceinline__ void visit(uint32_t place, USE use) const
     {
         const uint32_t row = place / (units * NORM_HEADS), unit = first_unit + place / NORM_HEADS % units;
@@ -277,8 +277,8 @@ template <class R> struct cell_of_heads {
     }
 };
 
-/* Adds the terms of the weights that all heads of an operand share, of units [begin, end), counted in the cell: of the two elements of a pair,
- * or one that passes through. */
+/* Adds the terms of weights that all heads of an operand share, over units [begin, end), counted in the cell. The terms belong
+ * to the elements of find_places: two elements of a pair, or one that passes through. */
 template <class R>
 __device__ __forceinline__ void add_shared_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t number,
                                                  bool own, typename R::real sum[2])
@@ -302,7 +302,7 @@ __device__ __forceinline__ void add_shared_terms(const cell_of_heads<R> &cell, u
         sum[i] = added(added(sums[i][0], sums[i][1]), added(sums[i][2], sums[i][3]));
 }
 
-/* The same of the weights of a head, which has this place in the cell's first row. */
+/* Does the same for the weights of one head, which has this place in the cell's first row. */
 template <class R>
 __device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, uint32_t place, int32_t number, bool own,
                                                   typename R::real sum[2])
@@ -313,7 +313,7 @@ __device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, 
                    [&](const gradient_head<R> &h, uint32_t at) { h.add_terms(number, *cell.rstd(at), own, sum); });
 }
 
-/* Leaves sums of an operand, which add(number, sum) finds, from number `weight` on. */
+/* Stores sums of an operand from number `weight` on. add(number, sum) computes them. */
 template <class R, class ADD>
 __device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_t operand, uint32_t weight, ADD add)
 {
@@ -333,7 +333,7 @@ __device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_
     }
 }
 
-/* Leaves the sums of a block's cell. */
+/* Computes and stores the sums of a block's cell. */
 template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<R> &cell, bool own)
 {
     typedef typename R::real real;
@@ -358,7 +358,8 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
     }
 }
 
-/* Finds rstd and slope of the norms over a token, the block's row, for the launches that follow; or the sums of its heads alone. */
+/* Finds rstd and slope of norms over a token, which is the block's row, for the launches that follow. It may also only find the
+ * sums over the token's heads. */
 template <class R> __device__ __forceinline__ void find_tokens(const norm_gradient_any_call &call, int64_t row, bool own)
 {
     typedef typename R::real real;

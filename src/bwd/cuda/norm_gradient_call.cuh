@@ -1,51 +1,56 @@
-/* The backward of norms on CUDA: what its kernels are told by the host, and in which order d_weight is added.
+/* The backward of norms on CUDA: what the host tells the kernels, and the order in which d_weight is added.
  *
- * Rows, numbered batch * tokens + token, are cut into runs. A unit is NORM_HEADS heads of an operand that follow each other (the last one
- * may have fewer), and the units with a norm, counted through all operands, are cut into slices. A cell is a slice of a run, and one
- * block has it. For each weight that heads share, a unit of a row has one sum of its heads' terms, in fp32 (f64: double). For each operand
- * the block adds these, from place to place (norm_cells), to CELL_SUMS sums in turn, and leaves their total. For each weight of a head, the
- * terms of a run are added one after another. Another kernel adds the totals in double.
- * All this follows from shapes alone, and the kernels by vectors and by elements have the same bits. */
+ * The tokens of all batch entries, numbered batch * tokens + token, are the rows of the code. They are cut into runs. A unit is
+ * NORM_HEADS neighbouring heads of an operand (the last unit may have fewer). The units that have a norm are counted through all
+ * operands and cut into slices. A cell is one slice of one run, and one block processes it.
+ *
+ * If heads share weights, each unit of a token has one sum for each weight, over its heads, in fp32 (f64: double). For each
+ * operand, the block adds these sums to CELL_SUMS sums in turn, according to their places (norm_cells), and leaves the total. If
+ * each head has its own weights, the terms of a run are added one after another. Another kernel adds the totals of all cells in
+ * double.
+ *
+ * The whole order follows from shapes alone, so the vector and element kernels give the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 
 #include "fwd/cuda/norm_any_call.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* Floats from one element of a lane to the next, in shared memory: room for the terms of all lanes, and so many that threads that
- * add neighbouring elements read different banks. */
+/* Distance in shared memory, in floats, between two elements of a thread's vectors. It has room for the terms of all threads of
+ * a head, and threads that add neighbouring elements read different banks. */
 #define NORM_TERMS 404
 
-/* Sums that terms are added to in turn, by their place. */
+/* Number of sums to which terms are added in turn, according to their place. */
 #define CELL_SUMS 4
 
-/* How rows and units are cut. Unit u of row r (units are counted in the cell) has place u + r * (units of its operand) +
- * operand_gradient.places_at: in runs of several rows those of an operand follow each other, from a multiple of CELL_SUMS on. */
+/* How tokens and units are cut. Unit u of row r (units are counted in the cell) has the place u + r * (units of its operand) +
+ * operand_gradient.places_at. In runs of several rows, the places of an operand are consecutive and begin at a multiple of
+ * CELL_SUMS. */
 struct norm_cells {
     uint32_t run_rows, runs;
-    uint32_t units, slice_units, slices; /* with a norm */
-    uint32_t places;                     /* of a cell */
+    uint32_t units, slice_units, slices; /* units that have a norm */
+    uint32_t places;                     /* places of a cell */
 };
 
-/* What the kernels know of an operand's d_weight. For each run an operand has one row of sums for each slice with units of it; where each
- * head has weights of its own, one row for all of them. */
+/* What the kernels know about the d_weight of an operand. For each run, an operand has one row of sums for each slice that has
+ * some of its units. If each head has its own weights, it has one row for all slices. */
 struct operand_gradient {
-    uint32_t is_wanted;              /* d_weight is */
-    uint32_t first_unit, after_unit; /* in the count of all operands */
-    uint32_t places_at;              /* of unit 0 of row 0 */
-    uint32_t sums_at, columns;       /* its first column of sums, and those of a row */
-    uint32_t first_slice;            /* with units of it */
-    uint32_t slices;                 /* that leave sums of the same weights */
+    uint32_t is_wanted;              /* whether the call wants d_weight */
+    uint32_t first_unit, after_unit; /* its units, counted through all operands */
+    uint32_t places_at;              /* place of unit 0 of row 0 */
+    uint32_t sums_at, columns;       /* its first column of sums, and the columns of one row */
+    uint32_t first_slice;            /* the first slice that has units of it */
+    uint32_t slices;                 /* slices that leave sums for the same weights */
 };
 
-/* What cells leave: columns of COLUMN_SUMS sums that follow each other, so that what is added together lies together. */
+/* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in memory. */
 #define COLUMN_SUMS 8
 
 struct left_sums {
     void *of_columns; /* f32 (f64 with f64): [columns, runs, COLUMN_SUMS]; NULL: no d_weight is wanted */
     uint32_t runs;
 
-    /* The sum of an operand's number e, in row `row` of its sums of a run. */
+    /* Returns the address of sum e of an operand, in row `row` of its sums of a run. */
     template <typename REAL>
     __device__ __forceinline__ REAL *sum(const operand_gradient &o, uint32_t row, uint32_t run, uint32_t e) const
     {
@@ -56,31 +61,31 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
-    uint32_t thread_sums_at;                 /* bytes of shared memory before the sums of threads */
-    uint32_t terms_of_lane;                  /* floats from a lane to the next, for an element */
+    uint32_t thread_sums_at; /* offset of thread_sums in shared memory, in bytes */
+    uint32_t terms_of_lane;  /* distance in floats between the terms of neighbouring threads, for one element */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
-    uint32_t x_is_alike;                     /* lanes of each x are as far apart as those of its dy: */
-    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x */
+    uint32_t x_is_alike;                     /* each x has the same strides as its dy, so one distance suffices: */
+    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from dy to x */
     operand_gradient of[USUAL_SEGMENTS];
 };
 
 struct norm_gradient_any_call : norm_any_call {
     left_sums sums;
     norm_cells cells;
-    int32_t rounding;      /* of the call: dx that is added to dst may be rounded before */
-    uint32_t rstd_at;      /* shared memory: bytes before the rstd of a cell's heads */
-    uint32_t finds_tokens; /* find_tokens, and nothing else */
+    int32_t rounding;      /* the call's rounding: it may round dx before dx is added to dst */
+    uint32_t rstd_at;      /* offset of the rstd of a cell's heads in shared memory, in bytes */
+    uint32_t finds_tokens; /* the launch runs only find_tokens */
     head_tensor x[TROPE_MAX_OPERANDS];
     operand_gradient gradient[TROPE_MAX_OPERANDS];
 };
 
-/* ---- what adds the sums of cells: a block a column ---- */
+/* ---- the kernel that adds the sums of cells: one block for each column ---- */
 
 #define COLUMN_THREADS 1024
 
 struct weight_sums {
     left_sums cells;
-    uint32_t columns, operands; /* of all operands */
+    uint32_t columns, operands; /* columns of all operands; operands that want d_weight */
     int32_t is_f64;
     struct operand {
         void *d_weight;

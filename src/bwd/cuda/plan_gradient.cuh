@@ -1,25 +1,25 @@
-/* How a call with a gradient of the angles is cut into units, and where its sums lie. All of it follows from the shapes and
- * options, but for whether the pass is by vectors. Host only. */
+/* How a call with a gradient of the angles is cut into units, and where its sums lie. All of it follows from shapes and options,
+ * except whether the pass uses vectors. Host only. */
 #ifndef TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
 #define TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
 
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units
- * of a block. */
+/* This number of units keeps any device busy. While there are more, a unit takes several batch entries that share angles, and a
+ * block takes several units. */
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   MOST_SEARCHED_ROWS
-/* Heads that a thread has at least, where there are as many: what a unit needs besides them is spread over more of them. */
+/* Minimum number of heads for each thread, if there are enough heads. More heads share the fixed cost of a unit. */
 #define HEADS_OF_THREAD 4
-/* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
- * thread. */
+/* Maximum number of sequences that a block examines for its rows of d_freqs. Each thread takes one, and two threads take the
+ * gaps before the first and after the last sequence. */
 #define MOST_SEQUENCES (SUMS_THREADS - 2)
 
 /* ---- units ---- */
 
-/* Whether the angle row of each token follows from the shapes, a different one for each. */
+/* Whether the shapes determine the angle row of each token, and all tokens have different rows. */
 static inline bool rows_are_known(const trope_plan &plan)
 {
     const trope_sequences *s = &plan.sequences;
@@ -28,7 +28,7 @@ static inline bool rows_are_known(const trope_plan &plan)
     return plan.tokens == 0 || trope_dense_position(s, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
 }
 
-/* Whether the tokens of each row of d_freqs are found by looking at all sequences. */
+/* Whether an adder finds the tokens of each row of d_freqs by examining all sequences. */
 static inline bool sequences_are_few(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
@@ -55,7 +55,7 @@ static inline int64_t entries_of_unit(const trope_plan &plan)
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
 }
 
-/* Lanes, slots and rounds. Slots fill whole warps, or are a power of two of them. */
+/* Chooses lanes, slots and rounds. Slots fill whole warps, or a warp has a power of two of them. */
 static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
 {
     const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
@@ -71,7 +71,7 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
     g->unit_threads = trope_make_divisor(g->slots * lanes);
 }
 
-/* Units of a block, and its shared memory. Returns that in bytes. */
+/* Chooses the number of units of a block, and lays out its shared memory. Returns the bytes of shared memory. */
 static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
 {
     block_shape *const shape = &g->shape;
@@ -96,7 +96,7 @@ static inline block_form form_of_pass(const trope_plan &plan, bool vectors)
     return form;
 }
 
-/* All but the operands. Returns the bytes of shared memory of a block. */
+/* Fills in all parameters except the operands. Returns the bytes of shared memory of a block. */
 static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
 {
     memset(g, 0, sizeof *g);
@@ -114,18 +114,18 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
-    g->shape.rotating_slices = 1; /* all */
+    g->shape.rotating_slices = 1; /* all slices */
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
-    plan_couples(plan, form_of_pass(plan, true), &g->shape); /* lanes are as wide by elements */
+    plan_couples(plan, form_of_pass(plan, true), &g->shape); /* the element kernel has lanes of the same width */
     plan_slots(plan, rotating_heads(plan) * g->entries, g);
     return plan_units(plan, g);
 }
 
 /* ---- operands ---- */
 
-/* What the pass has of an operand: a sum is stored by a launch of its own. */
+/* Returns an operand as the pass sees it: without dst if dst receives a sum, because a separate launch stores sums. */
 static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
 {
     trope_plan_operand o = of;
@@ -143,7 +143,8 @@ static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_pl
             (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_usual(o.forward_src_stride)));
 }
 
-/* Whether the pass by vectors can run a plan: it rounds once and has angles of pairs, besides what can_be_vectors asks. */
+/* Whether the vector kernel of the pass can run a plan. It requires what can_be_vectors asks, rounding once, and one angle for
+ * each pair. */
 static inline bool gradient_can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
@@ -198,7 +199,8 @@ template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
 
 /* ---- workspace ---- */
 
-/* What sums are added from. Returns the bytes of workspace that it lies in. Enough warps sort at first, then fewer. */
+/* Fills in the parameters of the adders. Returns the bytes of workspace for the sums. When the items are few, tiles are smaller,
+ * so that enough warps sort. */
 static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
 {
     const int64_t blocks = quotient_up(g.shape.rows, g.shape.rows_of_block), rows = g.mode == GRADIENT_DIRECT ? 0

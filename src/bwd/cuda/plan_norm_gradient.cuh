@@ -1,4 +1,4 @@
-/* How the backward of norms is cut into cells, and where their sums lie: of a plan all of whose operands have a norm. Host only. */
+/* How the backward of norms is cut into cells, and where their sums lie. All operands of the plan have a norm. Host only. */
 #ifndef TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 #define TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 
@@ -8,7 +8,8 @@
 
 /* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
 #define MOST_RUN_BYTES 32768
-/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100, of at least SHORT_RUN tokens. */
+/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100. A run has at least
+ * SHORT_RUN tokens. */
 #define LONG_RUNS 264
 #define SHORT_RUN 4
 
@@ -19,7 +20,7 @@ static inline uint32_t units_of(const trope_plan_operand &o)
 
 /* ---- cells ---- */
 
-/* Places of an operand in runs of so many rows. */
+/* Returns the number of places of an operand in a run of `run_rows` tokens. */
 static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_rows)
 {
     const uint32_t places = run_rows * units_of(o);
@@ -34,13 +35,14 @@ static inline uint32_t count_places(const trope_plan &plan, uint32_t run_rows)
     return places;
 }
 
-/* Floats from a lane to the next that `places` need: an odd number of groups of CELL_SUMS, which lie in different banks. */
+/* Returns the distance in floats between the terms of neighbouring threads that `places` need. It is an odd number of groups of
+ * CELL_SUMS, so that the groups lie in different banks. */
 static inline uint32_t terms_of_places(uint32_t places)
 {
     return ((uint32_t)quotient_up(places, CELL_SUMS) | 1) * CELL_SUMS;
 }
 
-/* Whether a d_weight is wanted of weights that each head has of its own, or that all heads share. */
+/* Whether the call wants a d_weight for weights that each head has separately (of_each_head), or that all heads share. */
 static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
 {
     bool wants = false;
@@ -51,8 +53,9 @@ static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
     return wants;
 }
 
-/* A cell has about as many elements as a block by vectors has room for, or all of a token whose heads the block adds. Where weights are of
- * each head, cells have many rows, because each leaves a sum for each of its elements; but not so many that few blocks are left. */
+/* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole token if
+ * the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves a sum for each of
+ * its elements, but not so many that few blocks remain. */
 static inline norm_cells plan_cells(const trope_plan &plan)
 {
     norm_cells c = {};
@@ -84,7 +87,7 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     return c;
 }
 
-/* Where the sums of each operand lie. Returns their columns. */
+/* Finds where the sums of each operand lie. Returns the total number of columns. */
 static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_cells &cells, operand_gradient *of)
 {
     int64_t columns = 0;
@@ -113,7 +116,8 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
 
 /* ---- workspace ---- */
 
-/* What adds the sums of cells, and where these lie. Returns the bytes of workspace. */
+/* Fills in the parameters of the kernel that adds the sums of cells, and the address of these sums. Returns the bytes of
+ * workspace. */
 static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace, weight_sums *sums)
 {
     const norm_cells cells = plan_cells(plan);
@@ -140,7 +144,7 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 
 /* ---- blocks ---- */
 
-/* The bytes of a block's thread_sums, which lie at the end of its shared memory. */
+/* Returns the bytes of a block's thread_sums, which lie at the end of its shared memory. */
 static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
 {
     return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_lane * sizeof(float);
@@ -156,7 +160,7 @@ struct norm_gradient_blocks : norm_blocks {
         plan_operand_gradients(plan, cells, call->of);
     }
 
-    /* (A segment is all of an operand.) */
+    /* A segment is a whole operand. */
     static inline void fill(const trope_plan_operand &o, uint32_t number, norm_gradient_call *call)
     {
         const trope_plan &plan = call->plan.plan;
@@ -179,12 +183,12 @@ struct norm_gradient_blocks : norm_blocks {
         const norm_cells cells = plan_cells(plan);
         shape->rows_of_block = cells.run_rows;
         shape->items_of_block = cells.slice_units * call.head_lanes;
-        if (form.walks) /* a block has a warp at least */
+        if (form.walks) /* a block has at least one warp */
             shape->items_of_block =
                 std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_lanes) * call.head_lanes);
     }
 
-    /* Room for the terms of d_weight; or for the sums of heads, and behind them thread_sums. */
+    /* Returns the bytes for the terms of d_weight, or for the sums of heads followed by thread_sums. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
                                         block_shape *shape)
     {
@@ -196,8 +200,8 @@ struct norm_gradient_blocks : norm_blocks {
     }
 };
 
-/* Whether the pass by vectors can run a plan of norms. rounding: of the call, by which forward has rotated what is normalised after it.
- * A block that adds heads has room for these alone. */
+/* Chooses between the vector and element kernels for a plan of norms. `rounding` is the call's rounding, with which forward
+ * rotated elements that are normalised afterwards. A block that adds heads has shared memory only for their sums. */
 static inline block_form form_of_norm_gradient(const trope_plan &plan, int32_t rounding)
 {
     block_form form = plan.operand_count ? form_of_norms(plan) : form_of(plan, false);

@@ -1,13 +1,14 @@
-/* How a call that sums heads is cut into blocks: those of a rotation, with slots that share a sum. Host only. */
+/* How a call that sums heads is cut into blocks: as a rotation, but several slots share a sum. Host only. */
 #ifndef TROPE_BWD_CUDA_PLAN_SUMS_CUH
 #define TROPE_BWD_CUDA_PLAN_SUMS_CUH
 
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* Sums whose heads have more bytes than this go by elements: what waits for other heads would not fit. */
+/* If the heads of a sum have more bytes than this, the element kernel adds them, because the waiting sums would not fit in
+ * shared memory. */
 #define MOST_SUM_BYTES 65536
 
-/* Heads of one sum, 1 of what is no sum. */
+/* Returns the number of heads of one sum, or 1 if the operand is not a sum. */
 static inline int64_t terms_of(const trope_plan_operand &o)
 {
     return o.summed_heads == TROPE_SHARED_ALL     ? (int64_t)o.groups * o.heads_per_group
@@ -15,7 +16,8 @@ static inline int64_t terms_of(const trope_plan_operand &o)
                                                   : 1;
 }
 
-/* Whether vectors can sum the heads of an operand: their number and their bytes count as powers of two. */
+/* Whether the vector kernel can sum the heads of an operand. The number of heads and their bytes are rounded up to powers of
+ * two. */
 static inline bool sum_fits_vectors(const trope_plan &plan, const trope_plan_operand &o)
 {
     const int64_t terms = terms_of(o), bytes = std::max<int64_t>((int64_t)o.head_dim * plan.element_size, 32);
@@ -36,7 +38,7 @@ static inline block_form form_of_sums(const trope_plan &plan)
 }
 
 struct sum_blocks : rotation_blocks {
-    /* As many slots as a block has room for. */
+    /* Gives a sum as many slots as the block has room for. */
     template <class CALL> static inline void fill(const trope_plan_operand &o, uint32_t number, CALL *call)
     {
         block_shape *const shape = &call->shape;
@@ -53,7 +55,8 @@ struct sum_blocks : rotation_blocks {
         shape->most_lanes = std::max(shape->most_lanes, s->lanes.divisor);
     }
 
-    /* Slices that a row is cut into: those that have items, so many times that a thread copies SUM_COPIES lanes of the rest. */
+    /* Returns the number of slices of a token: the slices that have items, multiplied until each thread copies about SUM_COPIES
+     * items that pass through. */
     template <class CALL> static inline int64_t copying_slices(const CALL &call)
     {
         const block_shape &shape = call.shape;
@@ -65,7 +68,8 @@ struct sum_blocks : rotation_blocks {
                                  1);
     }
 
-    /* Room for the terms of sums: of each thread those that wait for others, and what it hands to another slot. */
+    /* Returns the bytes of shared memory for terms: in each thread, the sums that wait for others, and the sum that it passes to
+     * another slot. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
                                         block_shape *shape)
     {
