@@ -55,7 +55,7 @@ static inline int64_t entries_of_unit(const trope_plan &plan)
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
 }
 
-/* Chooses lanes, slots and rounds. Slots fill whole warps, or a warp has a power of two of them. */
+/* Chooses lanes, slots and rounds. The slots fill whole warps, or their number is a power of two that fits in a warp. */
 static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
 {
     const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
