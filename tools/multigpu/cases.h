@@ -1,4 +1,4 @@
-/* What is proven: ways to split a training batch over ranks. */
+/* The test cases: ways to split a training batch over ranks. */
 #ifndef TESTS_MULTIGPU_CASES_H
 #define TESTS_MULTIGPU_CASES_H
 
@@ -8,8 +8,8 @@
 typedef enum case_packing {
     CASE_DENSE,
     CASE_PACKED, /* cu_seqlens, with empty sequences and tokens after the last one */
-    CASE_PADDED, /* and cu_seqlens_padded, real lengths arbitrary */
-    CASE_ALIGNED /* the same with real lengths that every layout can split: a call without the padded ones is not refused */
+    CASE_PADDED, /* also cu_seqlens_padded, with arbitrary unpadded lengths */
+    CASE_ALIGNED /* the same, but a call without cu_seqlens_padded is valid: every layout can split the unpadded lengths */
 } case_packing;
 
 typedef enum case_positions {
@@ -22,50 +22,50 @@ typedef enum case_positions {
 typedef enum case_angles { CASE_INV_FREQ, CASE_FREQS, CASE_TABLE } case_angles;
 
 typedef enum case_keys {
-    CASE_KEYS_SPLIT,      /* as many K heads as tensor parallel ranks, and more */
-    CASE_KEYS_REPLICATED, /* fewer: several ranks have the same one */
-    CASE_KEYS_SINGLE,     /* one for all */
-    CASE_KEYS_SHARED      /* as many as Q heads, from one in memory that every rank has: MLA's k_pe */
+    CASE_KEYS_SPLIT,      /* at least as many K heads as tensor parallel ranks */
+    CASE_KEYS_REPLICATED, /* fewer: several ranks have the same head */
+    CASE_KEYS_SINGLE,     /* one K head for all ranks */
+    CASE_KEYS_SHARED      /* as many as Q heads, but shared: one in memory, which every rank has, like MLA's k_pe */
 } case_keys;
 
-/* The norm of q and k. */
+/* The norm of Q and K. */
 typedef enum case_norm {
     CASE_NORM_NONE,
-    CASE_NORM_HEAD,  /* of each head, before the rotation, with one weight for all heads */
-    CASE_NORM_AFTER, /* the same after the rotation */
-    CASE_NORM_TOKEN  /* of all heads of a token, before the rotation, with a weight for each head */
+    CASE_NORM_HEAD,  /* over each head, before the rotation, with one weight for all heads */
+    CASE_NORM_AFTER, /* over each head, after the rotation, with one weight for all heads */
+    CASE_NORM_TOKEN  /* over all heads of a token, before the rotation, with a weight for each head */
 } case_norm;
 
 enum { SPLIT_DATA = 1, SPLIT_TENSOR = 2, SPLIT_CONTEXT = 4 };
 
 typedef struct split_case {
-    const char *split; /* "tp-x-cp" */
-    char variant[40];  /* "zigzag-packed" */
-    int32_t splits;    /* SPLIT_... of the dimensions that are cut */
+    const char *split; /* such as "tp-x-cp" */
+    char variant[40];  /* such as "zigzag-packed" */
+    int32_t splits;    /* SPLIT_... of the dimensions that are split */
     int32_t cp_layout;
     case_packing packing;
     case_positions positions;
     case_angles angles;
     case_keys keys;
     case_norm norm;
-    int32_t accumulate; /* dx is added to what is there */
+    int32_t accumulate; /* dx is added to old_dst */
     int32_t pairing, pairing_out, rotary_dim, rotary_offset;
 } split_case;
 
 #define CASES_MAX 160
 
-/* Writes all cases and returns their number. */
+/* Writes all cases and returns how many there are. */
 int cases_list(split_case *cases);
 
-/* How the forward call's output is paired. */
+/* Returns the pairing of the forward call's output. */
 int32_t case_pairing_out(const split_case *c);
 
-/* "split/variant/dtype". */
+/* Writes the name "split/variant/dtype". */
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size);
 
-/* Cuts `ranks` by the dimensions of the case: one gets all of them; of several, tensor parallel, or else data parallel,
- * gets the smallest factor; of three, data parallel the smallest of the rest. Returns nonzero if the number has not as
- * many factors over 1. */
+/* Factors `ranks` over the dimensions that the case splits. A single dimension gets all ranks. With two, tensor parallel
+ * (or else data parallel) gets the smallest factor. With three, data parallel gets the smallest factor of the rest. Returns
+ * nonzero if `ranks` has fewer factors above 1 than there are dimensions. */
 typedef struct rank_grid {
     int32_t dp, tp, cp;
 } rank_grid;

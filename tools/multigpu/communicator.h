@@ -1,5 +1,5 @@
-/* What ranks need of each other. Every function is called by all ranks, in the same order, and returns nonzero when the run
- * is being ended; the watch has been told why. Memory is host memory, but NCCL's, which is the GPU's. */
+/* Communication between ranks. All ranks must call each function in the same order. A function returns nonzero when the run
+ * is being ended; the watch then knows the reason. Memory is host memory, except for NCCL, which uses the GPU's memory. */
 #ifndef TESTS_MULTIGPU_COMMUNICATOR_H
 #define TESTS_MULTIGPU_COMMUNICATOR_H
 
@@ -10,12 +10,12 @@
 
 typedef struct communicator communicator;
 
-/* `bytes` from each rank to all: those of rank r at all + r * bytes. */
+/* Each rank sends `bytes` to all ranks. The bytes of rank r arrive at all + r * bytes. */
 typedef int (*gather_function)(communicator *c, const void *mine, void *all, size_t bytes);
-/* The sum over the ranks in place of the values, TROPE_F32 or TROPE_F64, the same bits in every run. */
+/* Replaces the values by their sum over the ranks. dtype is TROPE_F32 or TROPE_F64. Every run gives the same bits. */
 typedef int (*sum_function)(communicator *c, void *values, int64_t count, int32_t dtype);
 
-/* A step of a ring: `bytes` go to rank `to` while as many come from rank `from`. */
+/* One step of a ring: sends `bytes` to rank `to` while receiving the same number from rank `from`. */
 typedef struct ring_step {
     const void *send;
     void *receive;
@@ -25,34 +25,35 @@ typedef struct ring_step {
 typedef int (*ring_function)(communicator *c, const ring_step *step);
 
 struct communicator {
-    char kind[96]; /* what it is, for the header */
+    char kind[96]; /* description for the header */
     int32_t rank, size;
     int is_thread; /* the ranks are threads of one process */
     watch *watch;
     gather_function all_gather;
-    /* The same in the order of a GPU's stream, without waiting for the GPU; NULL for host memory. */
+    /* The same, queued on a GPU stream without waiting for the GPU. NULL for host memory. */
     int (*queue_gather)(communicator *c, const void *mine, void *all, size_t bytes, void *stream);
     sum_function sum;
     ring_function ring;
     void (*close)(communicator *c);
 };
 
-/* Sums and rings for communicators that can only gather. In host memory; ranks are added in order. */
+/* Sums and rings for communicators that can only gather. They need host memory and add the ranks in order. */
 int communicator_sum_by_gather(communicator *c, void *values, int64_t count, int32_t dtype);
 int communicator_ring_by_gather(communicator *c, const ring_step *step);
 
-/* Returns when all ranks have called it. In host memory. */
+/* Returns when all ranks have called it. Needs host memory. */
 int communicator_barrier(communicator *c);
 
-/* Threads of this process: an array of `size`, for thread r its element. communicator_close on one of them frees all. */
+/* Makes communicators for threads of this process: element r of the array belongs to thread r, and `size` is the number of
+ * threads. communicator_close on any of them frees them all. */
 communicator **communicator_threads(watch *w, int32_t size);
 void communicator_threads_free(communicator **all);
 
-/* Processes over TCP, through rank 0. NULL after watch_fail. */
+/* Connects processes over TCP, through rank 0. Returns NULL after watch_fail. */
 communicator *communicator_tcp(watch *w, int32_t rank, int32_t size, const socket_address *hub);
 
 #ifdef TROPE_MULTIGPU_HAS_MPI
-/* MPI_COMM_WORLD. begin and end are MPI_Init and MPI_Finalize. */
+/* Uses MPI_COMM_WORLD. begin and end are MPI_Init and MPI_Finalize. */
 int communicator_mpi_begin(int *argc, char ***argv, int32_t *rank, int32_t *size);
 int communicator_mpi_share_address(socket_address *address);
 communicator *communicator_mpi(watch *w);
@@ -60,7 +61,8 @@ void communicator_mpi_end(void);
 #endif
 
 #ifdef TROPE_MULTIGPU_HAS_NCCL
-/* GPUs, for the calling thread's current device; the ranks find each other through `host`. NULL after watch_fail. */
+/* Connects GPUs, with the calling thread's current device. The ranks exchange NCCL's id through `host`. Returns NULL after
+ * watch_fail. */
 communicator *communicator_nccl(communicator *host);
 #endif
 

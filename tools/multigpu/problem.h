@@ -1,5 +1,5 @@
-/* A case with its sizes: the whole tensors, as one device would have them, and the calls of one rank or of the whole. All
- * ranks make the same problem from the same seed; nothing is exchanged. */
+/* A case with its sizes: the whole tensors as one device would hold them, and the calls for one rank or for the whole. All
+ * ranks make the same problem from the same seed, without communication. */
 #ifndef TESTS_MULTIGPU_PROBLEM_H
 #define TESTS_MULTIGPU_PROBLEM_H
 
@@ -10,7 +10,7 @@
 #include "trope/trope.h"
 
 enum { PROBLEM_Q, PROBLEM_K, PROBLEM_OPERANDS = REQUEST_OPERANDS };
-/* x of the forward call, dy of the backward call, and what is where a call that accumulates adds its dx. */
+/* x of the forward call, dy of the backward call, and old_dst of a call that accumulates dx. */
 enum { PROBLEM_X, PROBLEM_DY, PROBLEM_BEFORE };
 
 typedef struct problem {
@@ -18,20 +18,20 @@ typedef struct problem {
     rank_grid grid;
     int32_t dtype;
     uint64_t seed;
-    int64_t batch;                   /* of a data parallel replica */
-    int64_t tokens;                  /* of a replica and batch entry, over all context parallel ranks */
-    int64_t sequences;               /* of a replica's cu_seqlens, 0 = dense */
-    int32_t heads[PROBLEM_OPERANDS]; /* over all tensor parallel ranks */
+    int64_t batch;                   /* batch size of one data parallel replica */
+    int64_t tokens;                  /* per replica and batch entry, summed over the context parallel ranks */
+    int64_t sequences;               /* number of sequences in one replica's cu_seqlens, 0 = dense */
+    int32_t heads[PROBLEM_OPERANDS]; /* summed over the tensor parallel ranks */
     int32_t head_dim;
-    int32_t weight_heads[PROBLEM_OPERANDS]; /* heads with weights of their own, or 1 */
-    float *weights[PROBLEM_OPERANDS];       /* of the norms: [weight_heads, head_dim], or NULL */
+    int32_t weight_heads[PROBLEM_OPERANDS]; /* number of heads with their own weights, or 1 */
+    float *weights[PROBLEM_OPERANDS];       /* norm weights [weight_heads, head_dim], or NULL */
     int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
     int64_t *starts;        /* start_positions of all batch entries */
     double *inv_freq;
-    uint8_t *pair_axis; /* of the ids of three axes, or NULL */
+    uint8_t *pair_axis; /* axis of each pair for position ids with three axes, or NULL */
     float *angles[2];   /* freqs, or cos and sin: [rows, cols] */
     int64_t rows;
-    int32_t cols;    /* of angles, or 0 */
+    int32_t cols;    /* columns of angles, or 0 */
     int32_t columns; /* TROPE_COLUMNS_... */
 } problem;
 
@@ -42,23 +42,23 @@ typedef struct problem_choice {
     uint64_t seed;
 } problem_choice;
 
-/* Sizes for about `tokens` in the whole. Returns nonzero if memory is short. */
+/* Chooses sizes with about `tokens` tokens in the whole. Returns nonzero if memory allocation fails. */
 int problem_make(problem *p, const problem_choice *choice, int64_t tokens);
 void problem_free(problem *p);
 
-/* A mistake in a rank's call, as people make them. Its data is always that of the right rank. */
+/* A mistake in a rank's call, of a kind that users make. The data always belongs to the right rank. */
 typedef enum mistake_kind {
     MISTAKE_NONE,
     MISTAKE_RANK,       /* cp_rank is `value` */
     MISTAKE_LAYOUT,     /* cp_layout is `value` */
-    MISTAKE_CHUNK,      /* the two chunks of each sequence lie the other way round in memory */
-    MISTAKE_SIN,        /* the sine's sign */
-    MISTAKE_CU_SEQLENS, /* cu_seqlens_padded is not given */
-    MISTAKE_LOCAL,      /* the call knows nothing of context parallel */
-    MISTAKE_GATHER,     /* token_sums has this rank's sums and zeros: they were not gathered */
-    MISTAKE_AXIS,       /* token_sums was gathered along the tokens, not along the heads */
-    MISTAKE_REDUCE,     /* d_weight is not added over the ranks of dimension `value`, a SPLIT_... */
-    MISTAKE_BIT         /* one bit of the last rank's result: nobody's mistake, but a machine's */
+    MISTAKE_CHUNK,      /* the two chunks of each sequence are swapped in memory */
+    MISTAKE_SIN,        /* sin has the wrong sign */
+    MISTAKE_CU_SEQLENS, /* cu_seqlens_padded is missing */
+    MISTAKE_LOCAL,      /* the call ignores context parallelism */
+    MISTAKE_GATHER,     /* token_sums holds this rank's sums and zeros, because they were not gathered */
+    MISTAKE_AXIS,       /* token_sums was gathered along the tokens instead of the heads */
+    MISTAKE_REDUCE,     /* d_weight is not summed over the ranks of dimension `value`, a SPLIT_... */
+    MISTAKE_BIT         /* one bit of the last rank's result is flipped: a hardware fault, not a user's mistake */
 } mistake_kind;
 
 typedef struct mistake {
@@ -66,69 +66,70 @@ typedef struct mistake {
     int32_t value;
 } mistake;
 
-/* The mistake of that kind that rank `cp_rank` would make here: MISTAKE_NONE if it could not. */
+/* Returns the mistake of this kind that rank `cp_rank` would make, or MISTAKE_NONE if the kind does not apply here. */
 mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank);
 
-/* Who holds what. */
+/* A rank's coordinates: which share of the tensors it holds. */
 typedef struct rank_place {
     int32_t dp, tp, cp;
 } rank_place;
 
-/* Tensor parallel ranks are neighbours, data parallel ones farthest apart: Megatron's order tp-cp-dp. */
+/* Tensor parallel ranks are neighbours and data parallel ranks are farthest apart: Megatron's order tp-cp-dp. */
 rank_place problem_place(const problem *p, int32_t rank);
 int32_t problem_rank(const problem *p, rank_place place);
 
-/* The elements of a pair in a head that is paired like that. */
+/* Writes the two elements of a pair in a head with this pairing. */
 void problem_pair(const problem *p, int32_t pairing, int32_t pair, int32_t element[2]);
 
-/* Operands of y or dx that the ranks share out. The others are dx of keys that are one in memory: each rank has a sum over
- * its own heads there. */
+/* Returns the number of operands of y or dx that are split over the ranks. The remaining operand is dx of shared keys,
+ * where each rank has a sum over its own heads. */
 int problem_split_operands(const problem *p, int backward);
 
-/* What a call is about: a rank's share, or (is_whole) all of it. */
+/* The tokens and heads of a call: a rank's share or, with is_whole, all of them. */
 typedef struct share {
     const problem *p;
     int is_whole;
     rank_place place;
     int64_t batch, tokens;
-    int64_t first_batch, first_token; /* in the whole */
+    int64_t first_batch, first_token; /* offset in the whole */
     int32_t heads[PROBLEM_OPERANDS], first_head[PROBLEM_OPERANDS];
-    int counts_keys;    /* of the ranks that have the same K heads, this is the first */
-    int64_t *in_whole;  /* [tokens] where each token is in a batch entry of the whole */
-    int64_t *in_memory; /* [tokens] where each token is in this rank's memory: itself, but with MISTAKE_CHUNK */
+    int counts_keys;    /* this is the first of the ranks that have the same K heads */
+    int64_t *in_whole;  /* [tokens] index of each token in its batch entry of the whole */
+    int64_t *in_memory; /* [tokens] each token's index in this rank's memory: its number, except with MISTAKE_CHUNK */
     int64_t *ids;       /* [3, tokens] or NULL */
     int32_t *real, *stored;
-    int is_norm_split; /* the norm is over heads of other ranks, too */
-    /* Heads with weights of their own, or 1 for all; and rstd is [batch, tokens, rstd_heads]. */
+    int is_norm_split; /* the norm also covers heads of other ranks */
+    /* Number of heads with their own weights, or 1 for all heads. rstd is [batch, tokens, rstd_heads]. */
     int32_t weight_heads[PROBLEM_OPERANDS], first_weight[PROBLEM_OPERANDS], rstd_heads[PROBLEM_OPERANDS];
-    request q; /* with host arrays, and without tensors */
+    request q; /* has host arrays, but no tensors */
 } share;
 
-/* Both return nonzero after a failure whose line is in trope_last_error(), or is about memory. */
+/* Both return nonzero after a failure. The reason is in trope_last_error(), or memory allocation failed. */
 int share_make(share *s, const problem *p, rank_place place, mistake m);
 int share_make_whole(share *s, const problem *p);
 void share_free(share *s);
 
-/* Elements of an operand, and of a token of it over the batch. */
+/* Return the number of elements of an operand, and of one token of an operand summed over the batch. */
 int64_t share_elements(const share *s, int operand);
 int64_t share_token_elements(const share *s, int operand);
 int64_t share_all_elements(const share *s);
 
-/* Where the elements of a token and batch entry begin: in the share, counted in right order, and in the whole. */
+/* Return the first element of a token in a batch entry: in the share (in right order), and in the whole. */
 int64_t share_row(const share *s, int operand, int64_t token, int64_t batch);
 int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch);
 
-/* Heads of an operand in a tensor (one, if they are one in memory), and its elements there. */
+/* Return the number of heads of an operand in a tensor (1 for shared heads), and the number of its elements. */
 int32_t share_tensor_heads(const share *s, int tensor, int operand);
 int64_t share_tensor_elements(const share *s, int tensor, int operand);
 
-/* Where the elements of a token and batch entry begin in the whole tensor, and how many that has. */
+/* Return the first element of a token of a batch entry in the whole tensor, and the size of the whole tensor. */
 int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch);
 int64_t problem_tensor_elements(const problem *p, int tensor, int operand);
 
-/* Writes an operand of a tensor as it lies in this share's memory. */
+/* Writes an operand of a tensor in the order of this share's memory. */
 void share_fill(const share *s, int tensor, int operand, void *memory);
-/* From memory order to right order: undoes what MISTAKE_CHUNK does to y, which is shaped like dy, and to dx, like x. */
+/* Converts memory order to right order. This undoes the effect of MISTAKE_CHUNK on y (shaped like dy) and dx (shaped like
+ * x). */
 void share_put_in_order(const share *s, int tensor, int operand, const void *memory, void *ordered);
 
 #endif
