@@ -8,7 +8,7 @@
 #include "value.h"
 
 enum { POISON = 0xa5 };
-/* Of numbers that are only timed, this many bytes are made and then repeated. */
+/* For a call that is only timed, this many bytes are generated and then repeated. */
 #define PATTERN ((size_t)1 << 20)
 
 static int failed_in_library(const call *c)
@@ -16,7 +16,7 @@ static int failed_in_library(const call *c)
     return watch_fail(c->r->watch, WATCH_CAUSE, "rank %d: %s", c->r->rank, trope_last_error());
 }
 
-/* Takes memory for a host array and copies it there; NULL stays NULL. */
+/* Allocates device memory for a host array and copies the array there. NULL stays NULL. */
 static int bring(call *c, const void *host, size_t bytes, const void **device)
 {
     *device = NULL;
@@ -87,13 +87,13 @@ static size_t rstd_bytes(const share *s, int operand)
     return (size_t)(s->batch * s->tokens * s->rstd_heads[operand]) * sizeof(float);
 }
 
-/* Of the sums of this rank's heads. */
+/* Size of the token sums of this rank's heads. */
 static size_t sums_bytes(const share *s, int operand)
 {
     return (size_t)(s->heads[operand] * s->batch * s->tokens) * sizeof(float);
 }
 
-/* The sums of this call's tensor parallel group, whose ranks are neighbours. */
+/* Returns the sums of this call's tensor parallel group, whose ranks are neighbours. */
 static float *group_part(const call *c, float *all, int operand)
 {
     const int32_t first = problem_rank(c->s.p, (rank_place){c->s.place.dp, 0, c->s.place.cp});
@@ -131,13 +131,13 @@ static int take_tensors(call *c, call_data data)
     return c->s.p->c->norm && (take_norm(c, PROBLEM_Q) || take_norm(c, PROBLEM_K));
 }
 
-/* Where an operand begins in x, dy and the results. */
+/* Returns the offset of an operand in x, dy and the results. */
 static size_t operand_begin(const call *c, int operand)
 {
     return operand == PROBLEM_K ? operand_bytes(c, PROBLEM_Q) : 0;
 }
 
-/* Norms with rstd as forward writes and backward reads it, and the sums of all ranks where they are split. */
+/* Adds the norms. Forward writes rstd and backward reads it. Split norms get the sums of all ranks. */
 static void add_norms(const call *c, request *q, int backward)
 {
     for (int i = 0; i < PROBLEM_OPERANDS && c->s.p->c->norm; i++) {
@@ -169,7 +169,7 @@ request call_request(const call *c, int backward)
     return q;
 }
 
-/* The first call of a norm that is split: it writes the sums of its heads, and nothing else. */
+/* Returns the first call of a split norm: it writes the sums of this rank's heads, and nothing else. */
 static request sums_request(const call *c, int backward)
 {
     request q = call_request(c, backward);
@@ -187,7 +187,7 @@ static request sums_request(const call *c, int backward)
     return q;
 }
 
-/* The request for the gradient of the angles alone, of the operands that this share counts. */
+/* Returns the request for the gradient of the angles alone, for the operands that this share counts. */
 static request angle_request(const call *c)
 {
     request q = c->q;
@@ -199,7 +199,7 @@ static request angle_request(const call *c)
     return q;
 }
 
-/* Scratch for each kind of backward call. */
+/* Allocates a workspace that is large enough for each kind of backward call. */
 static int take_workspace(call *c)
 {
     request kinds[] = {angle_request(c), call_request(c, 1), sums_request(c, 1)};
@@ -262,7 +262,7 @@ void call_close(call *c)
 
 /* ---- calls ---- */
 
-/* A refused call must not look as if the ranks agreed. */
+/* Fills memory with a pattern, so that ranks whose calls are refused do not seem to agree. */
 static int poison(call *c, void *device, size_t bytes)
 {
     void *host = rank_malloc(c->r, bytes);
@@ -274,7 +274,7 @@ static int poison(call *c, void *device, size_t bytes)
     return failed;
 }
 
-/* Fills a result: with the pattern, and what is to be added to. */
+/* Fills a result with the pattern or, if the call accumulates, with old_dst. */
 static int prepare_result(call *c, int backward)
 {
     char *host = rank_malloc(c->r, c->result_bytes);
@@ -297,11 +297,10 @@ static int clear_flags(call *c)
     return rank_upload(c->r, c->flags, &none, sizeof none);
 }
 
-/* Waits for the device, by reading the status word. What CUDA could not do is a failure; what the library refuses is none.
- */
+/* Waits for the device by reading the status word. A CUDA error is a failure; a refusal by the library is an outcome. */
 static int take_outcome(call *c, trope_status status, outcome *o)
 {
-    memset(o, 0, sizeof *o); /* outcomes travel and are compared as bytes */
+    memset(o, 0, sizeof *o); /* outcomes are sent and compared as bytes */
     o->status = status;
     if (status)
         snprintf(o->message, sizeof o->message, "%s", trope_last_error());
@@ -318,7 +317,7 @@ static int put_in_order(call *c, int backward)
     char *memory = rank_malloc(c->r, c->bytes), *ordered = rank_malloc(c->r, c->bytes);
     int failed = !memory || !ordered || rank_download(c->r, memory, result, c->bytes);
     if (!failed) {
-        memcpy(ordered, memory, c->bytes); /* sums leave room behind them */
+        memcpy(ordered, memory, c->bytes); /* sums over shared heads do not fill their room */
         share_put_in_order(&c->s, tensor, PROBLEM_Q, memory, ordered);
         share_put_in_order(&c->s, tensor, PROBLEM_K, memory + first, ordered + first);
         failed = rank_upload(c->r, result, ordered, c->bytes);
@@ -353,7 +352,7 @@ static int run_request(call *c, request q, int backward, outcome *o)
 
 /* ---- a norm over heads of several ranks ---- */
 
-/* What MISTAKE_GATHER and MISTAKE_AXIS make of the gathered sums, [ranks, heads of a rank, tokens], in memory of its own. */
+/* Applies MISTAKE_GATHER or MISTAKE_AXIS to the gathered sums [ranks, heads of a rank, tokens], in separate memory. */
 static int spoil_sums(call *c, int backward, int operand)
 {
     const size_t bytes = sums_bytes(&c->s, operand), heads = (size_t)c->s.heads[operand], row = bytes / heads;
@@ -375,7 +374,7 @@ static int spoil_sums(call *c, int backward, int operand)
     return failed;
 }
 
-/* The call that writes sums, and the gather. A rank whose call is refused takes part in the gather. */
+/* Runs the call that writes the sums, then gathers them. A rank whose call is refused still takes part in the gather. */
 static int exchange_sums(call *c, int backward, outcome *o)
 {
     rank_context *r = c->r;

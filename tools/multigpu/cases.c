@@ -8,7 +8,7 @@
 
 enum { HEAD_DIM = 64, SPLIT_ALL = SPLIT_DATA | SPLIT_TENSOR | SPLIT_CONTEXT };
 
-/* What a tensor of a case looks like; a variant of each split. */
+/* The shape of a case's tensors. Each split is tested with several of these variants. */
 typedef struct form {
     const char *name;
     case_packing packing;
@@ -39,7 +39,7 @@ enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static const char *const keys_names[] = {"", "-gqa", "-mqa"};
 
-/* What backward adds up: over the heads of all ranks, to what is there, or both. */
+/* Sums that backward computes: over the heads of all ranks, with old_dst, or both. */
 static const struct {
     const char *name;
     case_keys keys;
@@ -47,7 +47,7 @@ static const struct {
 } additions[] = {{"mla", CASE_KEYS_SHARED, 0}, {"accumulate", CASE_KEYS_SPLIT, 1}, {"mla-accumulate", CASE_KEYS_SHARED, 1}};
 enum { ADDITIONS = sizeof additions / sizeof additions[0] };
 
-/* verify_angles.c needs pairs that keep their length where the norm is after the rotation, as with inv_freq. */
+/* verify_angles.c relies on pairs that keep their length if the norm follows the rotation. With inv_freq they do. */
 static const struct {
     const form *form;
     const char *name;
@@ -71,7 +71,7 @@ static split_case make_case(const char *split, int32_t splits, const form *f)
     return c;
 }
 
-/* Splits without context parallel: each form with each way to share the keys. */
+/* Adds the splits without context parallelism: each form with each way to share the keys. */
 static int add_plain(split_case *cases, const char *split, int32_t splits, int form_count)
 {
     const int keys = splits & SPLIT_TENSOR ? 3 : 1;
@@ -114,7 +114,7 @@ static int add_context(split_case *cases, const char *split, int32_t splits, int
     return count;
 }
 
-/* Sums over heads, added to what is there, where context parallel cuts the tokens too. */
+/* Adds cases with context parallelism that sum over heads and add to old_dst. */
 static int add_context_sums(split_case *cases, const char *split, int32_t splits, int form_count)
 {
     const int count = add_context(cases, split, splits, form_count);
@@ -128,8 +128,8 @@ static int add_context_sums(split_case *cases, const char *split, int32_t splits
     return count;
 }
 
-/* Each norm, and under context parallel each layout with one of them. Token sums are gathered from ranks that each have
- * heads of their own; the other norms have K heads that several ranks share. */
+/* Adds each norm; with context parallelism, each layout with one of the norms. For token sums, each rank of the gather has
+ * different heads. The other norms have K heads that several ranks share. */
 static int add_norms(split_case *cases, const char *split, int32_t splits)
 {
     int count = 0;

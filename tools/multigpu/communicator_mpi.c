@@ -1,4 +1,4 @@
-/* Ranks that MPI has started. Nothing waits inside MPI: a rank that is to stop must be able to. */
+/* Ranks that MPI has started. No call blocks inside MPI, because the watch must be able to stop a rank. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "communicator.h"
 #include "trope/trope.h"
 
-#define PATIENT_POLLS 1000 /* then the processor is left to others between polls */
+#define PATIENT_POLLS 1000 /* after this many polls, sleep between polls */
 
 int communicator_mpi_begin(int *argc, char ***argv, int32_t *rank, int32_t *size)
 {
@@ -42,7 +42,7 @@ static int finish(communicator *c, int error, MPI_Request *request)
     return error ? watch_fail(c->watch, WATCH_EFFECT, "rank %d: MPI error %d", c->rank, error) : 0;
 }
 
-/* MPI counts in int: what is larger goes in parts of whole vectors. */
+/* MPI counts in int, so large messages are sent as a number of 16-byte pieces. */
 static int all_gather(communicator *c, const void *mine, void *all, size_t bytes)
 {
     MPI_Request request;

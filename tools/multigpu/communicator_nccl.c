@@ -1,5 +1,5 @@
-/* Ranks that have a GPU each. NCCL's calls do not block, and what they queue is polled: an error of a peer, or the watch,
- * ends the wait. */
+/* Ranks that have a GPU each. NCCL's calls do not block. Their progress is polled, so that a peer's error or the watch can
+ * end the wait. */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static int fail(nccl_communicator *c, const char *what, const char *error)
     return watch_fail(c->base.watch, WATCH_EFFECT, "rank %d: %s: %s", c->base.rank, what, error);
 }
 
-/* Waits until NCCL is through with what it was asked for last, then (stream given) until the GPU is, too. */
+/* Waits until NCCL has finished the last operation and then, if a stream is given, until the GPU has too. */
 static int finish(nccl_communicator *c, ncclResult_t result, const char *what, cudaStream_t stream)
 {
     for (;;) {
@@ -42,7 +42,7 @@ static int finish(nccl_communicator *c, ncclResult_t result, const char *what, c
     }
 }
 
-/* The library's calls and copies go to the default stream. */
+/* Waits for the default stream, which runs the library's calls and the copies. */
 static int begin(nccl_communicator *c)
 {
     const cudaError_t error = cudaStreamSynchronize(NULL);
@@ -140,6 +140,6 @@ communicator *communicator_nccl(communicator *host)
     const int failed = error ? fail(c, "cudaStreamCreateWithFlags", cudaGetErrorString(error)) : connect_ranks(c, host);
     if (!failed)
         return &c->base;
-    free(c); /* a communicator that never came up is left to the end of the process */
+    free(c); /* if setup fails, the NCCL communicator is left to the end of the process */
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* Processes that have nothing but the network: everything goes through rank 0. For a start, and for few ranks. */
+/* Processes that have only the network: all data goes through rank 0. Suitable for the start of a run and for few ranks. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 typedef struct tcp_communicator {
     communicator base;
-    int *fd; /* on rank 0 of each rank, elsewhere fd[0] is rank 0's */
+    int *fd; /* on rank 0: of each rank; elsewhere, fd[0] is the connection to rank 0 */
 } tcp_communicator;
 
 static int lost(communicator *base, int32_t rank)
@@ -17,7 +17,7 @@ static int lost(communicator *base, int32_t rank)
     return watch_fail(base->watch, WATCH_EFFECT, "rank %d has lost its connection to rank %d", base->rank, rank);
 }
 
-/* Waits for something to read, but not longer than the run lasts. */
+/* Waits for something to read, or until the run is being ended. */
 static int has_come(communicator *base, int fd)
 {
     struct pollfd wait = {.fd = fd, .events = POLLIN};

@@ -20,7 +20,7 @@ typedef struct thread_communicator {
     meeting *meeting;
 } thread_communicator;
 
-/* Waits for all; looks up now and then whether the run is being ended. */
+/* Waits for all ranks. Checks from time to time whether the run is being ended. */
 static int meet(thread_communicator *c)
 {
     meeting *m = c->meeting;
@@ -50,7 +50,7 @@ static int all_gather(communicator *base, const void *mine, void *all, size_t by
         return 1;
     for (int32_t r = 0; r < base->size; r++)
         memcpy((char *)all + (size_t)r * bytes, c->meeting->mine[r], bytes);
-    return meet(c); /* before that nobody may change what others read */
+    return meet(c); /* until then, no rank may change memory that others read */
 }
 
 static void close_nothing(communicator *base)

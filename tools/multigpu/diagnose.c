@@ -1,6 +1,5 @@
-/* Why a rank is wrong. Each mistake that people make gives certain bits and no others; they are computed here, on one
- * device, for the wrong ranks, and compared with what those ranks sent. What was done to the ranks on purpose is not known
- * here. */
+/* Finds out why a rank is wrong. Each common mistake gives particular bits. They are recomputed here on one device for the
+ * wrong ranks, and compared with the bits that those ranks sent. This code does not use the --break option. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,25 +9,25 @@
 #include "value.h"
 #include "verify.h"
 
-/* Ranks that are looked into, and ranks whose positions are tried for each. */
+/* Number of wrong ranks to examine, and number of other ranks whose positions are tried for each of them. */
 enum { SUSPECTS = 4, TRIED_RANKS = 32 };
 
 static const char *const layout_names[] = {"none", "contiguous", "zigzag", "striped", "flat"};
 
 typedef struct finding {
-    uint32_t kinds;   /* 1 << mistake_kind of those that explain the rank */
-    int32_t cp_rank;  /* the rank whose positions it has */
-    uint32_t layouts; /* 1 << layout of those that it may have used */
+    uint32_t kinds;   /* 1 << mistake_kind of each mistake that explains the rank */
+    int32_t cp_rank;  /* the rank whose positions it used */
+    uint32_t layouts; /* 1 << layout of each layout that it may have used */
 } finding;
 
 typedef struct inquiry {
     call *mine;
     const gathered *found;
     int backward;
-    int32_t rank; /* that is looked into */
+    int32_t rank; /* the rank under examination */
 } inquiry;
 
-/* Whether a call with that mistake gives what the rank gave: bits, status word, and the library's words. */
+/* Checks whether a call with this mistake gives the rank's outcome: bits, status word and error message. */
 static int explains(const inquiry *q, mistake m, int *is_same)
 {
     rank_context *r = q->mine->r;
@@ -65,7 +64,7 @@ static int try_mistake(const inquiry *q, mistake m, finding *f)
     return 0;
 }
 
-/* With many ranks: the neighbours first, which is where most of the wrong ones are. */
+/* With many ranks, tries the neighbours first: most wrong ranks have a neighbour's positions. */
 static int try_ranks(const inquiry *q, finding *f)
 {
     const int32_t cp = q->mine->s.p->grid.cp, own = problem_place(q->mine->s.p, q->rank).cp;
@@ -158,7 +157,7 @@ static void say_causes(const problem *p, const int32_t *suspects, const finding 
         say(result, "axis: token_sums was gathered along the tokens, it must be along the heads");
 }
 
-/* Nothing that people usually do. Where it begins says the most then. */
+/* Describes an error that no common mistake explains. The place of the first wrong element then says the most. */
 static void say_first(const inquiry *q, const char *whole, case_result *result)
 {
     const problem *p = q->mine->s.p;
@@ -187,7 +186,7 @@ static void say_first(const inquiry *q, const char *whole, case_result *result)
 
 /* ---- suspects ---- */
 
-/* One device's y or dx, on the host. */
+/* Computes y or dx on one device and returns it in host memory. */
 static char *run_whole(call *mine, int backward)
 {
     rank_context *r = mine->r;

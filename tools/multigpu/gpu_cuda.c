@@ -26,7 +26,7 @@ const char *gpu_open(int index, gpu_description *description)
     cudaError_t error = cudaSetDevice(index);
     *description = (gpu_description){.peers = 0};
     if (!error)
-        error = cudaFree(NULL); /* takes hold of the device now, not in the first call */
+        error = cudaFree(NULL); /* initialises the device now, not in the first call */
     if (!error)
         error = cudaGetDeviceProperties(&properties, index);
     if (!error)

@@ -9,11 +9,11 @@
 #include "command.h"
 #include "options.h"
 
-/* torchrun's own store listens on MASTER_PORT. */
+/* MASTER_PORT itself is taken by torchrun's store. */
 #define PORT_AFTER_MASTER 1
 #define PORT_VARIABLE     "TROPE_MULTIGPU_PORT"
 
-/* ---- who started this ---- */
+/* ---- detecting the launcher ---- */
 
 static int is_set(const char *name)
 {
@@ -30,11 +30,12 @@ static int number_of(const char *name, int64_t low, int64_t high, int32_t *value
     return 0;
 }
 
-/* Launchers of MPI, by the variable that holds the number of their ranks, if it has one. */
+/* Environment variables with the number of ranks, for the MPI launchers that set one. */
 static const char *const mpi_sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
 enum { MPI_SIZES = sizeof mpi_sizes / sizeof mpi_sizes[0] };
 
-/* The variable that says how many ranks MPI has, NULL if there is none. Slurm sets its own without a job step, too. */
+/* Returns the variable that holds the number of MPI ranks, or NULL if there is none. Slurm sets its variables even without
+ * a job step. */
 static const char *mpi_size_variable(void)
 {
     for (int i = 0; i < MPI_SIZES; i++)
@@ -43,8 +44,8 @@ static const char *mpi_size_variable(void)
     return is_set("SLURM_PROCID") && is_set("SLURM_NTASKS") ? "SLURM_NTASKS" : NULL;
 }
 
-/* RANK and WORLD_SIZE say that there are other processes. MASTER_ADDR and MASTER_PORT may be left in a shell, and say
- * nothing by themselves. */
+/* RANK and WORLD_SIZE show that there are other processes. MASTER_ADDR and MASTER_PORT alone prove nothing, because they
+ * may be left over in a shell. */
 static int choose_kind(launch *l)
 {
     const char *variable = mpi_size_variable();
@@ -78,7 +79,8 @@ static int find_torchrun(launch *l)
 }
 
 #ifdef TROPE_MULTIGPU_HAS_MPI
-/* An MPI that does not know the launcher makes each process the only rank of a run of its own, and each of these holds. */
+/* Checks the number of ranks. If MPI does not know the launcher, each process becomes the only rank of a separate run, and
+ * each of these runs would pass. */
 static int check_size(const launch *l, int is_chosen)
 {
     const char *variable = mpi_size_variable();
@@ -181,7 +183,7 @@ static int run_threads(const launch *l, double limit, rank_body body, void *cont
         if (pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]))
             (void)watch_fail(w, WATCH_CAUSE, "no thread could be made for rank %d", i);
     }
-    watch_finish(w); /* before threads are joined: one that hangs would never be */
+    watch_finish(w); /* before joining the threads, because a hung thread cannot be joined */
     for (int32_t i = 0; i < l->size; i++) {
         pthread_join(threads[i].thread, NULL);
         result = threads[i].result > result ? threads[i].result : result;
@@ -193,7 +195,7 @@ static int run_threads(const launch *l, double limit, rank_body body, void *cont
 
 /* ---- processes ---- */
 
-/* Where rank 0 listens. Nonzero after watch_fail or a complaint. */
+/* Finds rank 0's address. Returns nonzero after watch_fail or a complaint. */
 static int find_hub(const launch *l, watch *w, socket_address *hub)
 {
     memset(hub, 0, sizeof *hub);
@@ -207,7 +209,7 @@ static int find_hub(const launch *l, watch *w, socket_address *hub)
     port += is_set(PORT_VARIABLE) ? 0 : PORT_AFTER_MASTER;
     if (l->rank == 0)
         return watch_listen(w, port, hub);
-    /* This host may have a name that it cannot resolve itself. */
+    /* This host's own name may not resolve here. */
     char own[SOCKET_HOST] = "";
     (void)gethostname(own, sizeof own - 1);
     snprintf(hub->host, sizeof hub->host, "%s", getenv("MASTER_ADDR"));

@@ -1,4 +1,4 @@
-/* trope_multigpu: whether the ranks of a split batch hold, together, the very bits that one device computes. */
+/* trope_multigpu: checks that the ranks of a split batch together hold exactly the bits that one device computes. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,20 +11,20 @@
 #include "report.h"
 #include "simulate.h"
 
-/* A number that can be split for every case. */
+/* A number of ranks that every case can be split for. */
 enum { ANY_RANKS = 8 };
-/* Ranks without a GPU and without a launcher. */
+/* Number of ranks without a GPU and without a launcher. */
 enum { CPU_RANKS = 4 };
-/* Bytes that a rank moves when it is timed: beyond the cache of a GPU, and little for a CPU, of which ranks share one. */
+/* Bytes that a rank moves in a timed call: more than a GPU's cache holds; little for the CPU, which several ranks share. */
 #define CUDA_BYTES   268435456.0
 #define CPU_BYTES    4194304.0
 #define SPEED_BYTES  134217728.0
 #define CUDA_REPEAT  7
 #define CPU_REPEAT   3
 #define SPEED_REPEAT 300 /* long enough for all ranks to run at the same time */
-/* A GPU that runs beside others may be slower by this part of its own time alone. */
+/* Fraction by which a GPU that runs beside others may be slower than it is alone. */
 #define SLOWER_AT_MOST 0.02
-/* Memory of a GPU that is taken at the start. */
+/* GPU memory that is allocated at the start. */
 #define RESERVED ((size_t)1536 << 20)
 
 static const char usage[] =
@@ -73,7 +73,7 @@ static const option_spec specs[] = {
     {"simulate", 0, OPTION_FLAG, IN(simulate), .help = "check the position maps of 1 to 4096 ranks, without tensors"},
     {.name = NULL}};
 
-/* What the ranks of this process share. */
+/* Data that the ranks of this process share. */
 typedef struct run_context {
     const multigpu_options *options;
     const launch *launch;
@@ -102,7 +102,7 @@ static int choose_gpu(rank_context *r, const launch *l, const rank_card *cards, 
         index += !strcmp(cards[i].host, cards[r->rank].host);
     if (l->kind != LAUNCH_PROCESS && l->local_rank >= 0)
         index = l->local_rank;
-    if (l->kind != LAUNCH_PROCESS && count == 1) /* the launcher shows each process its own */
+    if (l->kind != LAUNCH_PROCESS && count == 1) /* the launcher shows each process only its own GPU */
         index = 0;
     if (index >= count)
         return watch_fail(r->watch, WATCH_CAUSE, "rank %d (%s) has no device: it needs GPU %d, and there are %d", r->rank,
@@ -114,7 +114,7 @@ static int choose_gpu(rank_context *r, const launch *l, const rank_card *cards, 
     return 0;
 }
 
-/* Every rank must have the same kind of device, and a GPU of its own. */
+/* Checks that all ranks have the same kind of device, and that each has its own GPU. */
 static int check_cards(rank_context *r, const rank_card *cards)
 {
     for (int32_t i = 0; i < r->size; i++) {
@@ -160,7 +160,7 @@ static int connect_devices(rank_context *r)
     r->data = r->host;
 #ifdef TROPE_MULTIGPU_HAS_NCCL
     if (r->device->id == TROPE_DEVICE_CUDA) {
-        /* All memory that is needed, before any device waits for another. */
+        /* Allocate all memory before any device waits for another. */
         const arena_mark mark = rank_mark(r);
         if (!rank_take(r, RESERVED))
             return 1;
@@ -200,7 +200,7 @@ static int run_case(rank_context *r, const multigpu_options *options, const prob
     return failed;
 }
 
-/* A case in each of the dtypes that were chosen. */
+/* Runs a case in each chosen dtype. */
 static int run_dtypes(rank_context *r, const multigpu_options *options, const split_case *c, report *to)
 {
     problem_choice chosen = {.c = c, .seed = (uint64_t)options->seed};
@@ -231,7 +231,7 @@ static int run_speed(rank_context *r, const multigpu_options *options, report *t
     const double bytes = options->bytes > 0 ? options->bytes : r->device->id == TROPE_DEVICE_CUDA ? SPEED_BYTES : CPU_BYTES;
     speed_result result = {.rows = NULL};
     const int failed = timing_speed(r, bytes, repeats(r, options, SPEED_REPEAT), &result);
-    if (!failed && r->rank == 0) /* ranks on the CPU share its memory: there the figure is for information */
+    if (!failed && r->rank == 0) /* ranks on the CPU share its memory, so their slowdown is only reported */
         report_speed(to, r, &result, r->device->id == TROPE_DEVICE_CUDA ? SLOWER_AT_MOST : 0);
     free(result.rows);
     return failed;
@@ -250,7 +250,7 @@ static int run_all(rank_context *r, const run_context *run, const rank_card *car
     return run->options->speed ? run_speed(r, run->options, to) : run_cases(r, run->options, to);
 }
 
-/* Rank 0's verdict, on all ranks, so that every process ends with it. */
+/* Sends rank 0's verdict to all ranks, so that every process exits with it. */
 static int share_verdict(rank_context *r, report *to, int *verdict)
 {
     int32_t mine = 0, *all = rank_malloc(r, sizeof *all * (size_t)r->size);
@@ -273,7 +273,7 @@ static int run_rank(void *context, communicator *host)
     rank_card *cards = calloc((size_t)host->size, sizeof *cards);
     report to = {.run = 0};
     int verdict = WATCH_EXIT;
-    if (o->device != TROPE_DEVICE_CUDA || gpu_count()) /* what device_find would complain of, all ranks would print */
+    if (o->device != TROPE_DEVICE_CUDA || gpu_count()) /* otherwise every rank would print device_find's complaint */
         r.device = device_find(o->device, TROPE_ISA_AUTO);
     int failed = 0;
     if (!cards)
@@ -311,7 +311,7 @@ static int list_cases(const multigpu_options *options)
     return RESULT_OK;
 }
 
-/* Whether a case is chosen that `ranks` can be split for. */
+/* Returns whether `ranks` can be split for any of the chosen cases. */
 static int has_any_case(const multigpu_options *options, int32_t ranks)
 {
     split_case cases[CASES_MAX];
@@ -324,7 +324,7 @@ static int has_any_case(const multigpu_options *options, int32_t ranks)
     return 0;
 }
 
-/* Each --only selects a case. */
+/* Checks that each --only selects a case. */
 static int check_only(const multigpu_options *options)
 {
     for (int32_t i = 0; i < options->only.count; i++) {
@@ -337,7 +337,7 @@ static int check_only(const multigpu_options *options)
     return 0;
 }
 
-/* What contradicts or has no effect. */
+/* Refuses options that contradict each other or have no effect. */
 static int check_effects(const multigpu_options *options, const option_group *groups)
 {
     static const char *const of_list[] = {"only", NULL}, *const of_simulation[] = {"json", "save", NULL};

@@ -8,7 +8,7 @@
 
 enum { HEAD_DIM = 64, SEQUENCES = 12, BATCH = 2, AXES = 3 };
 
-/* Streams of random numbers of a problem. */
+/* Random number streams of a problem. */
 enum { STREAM_WEIGHTS = 8, STREAM_PADDING, STREAM_ANGLES, STREAM_STARTS = STREAM_ANGLES + 2, STREAM_NORMS };
 
 /* ---- sizes ---- */
@@ -43,8 +43,8 @@ static int is_empty_sequence(int64_t i)
     return i == 0 || i == SEQUENCES / 2 || i == SEQUENCES - 1;
 }
 
-/* The stored and the real length of sequence i of a replica's stream. All replicas have the same lengths, each from another
- * one on, so that their streams are equally long. */
+/* Chooses the unpadded and the stored length of sequence i in a replica's stream. All replicas have the same lengths,
+ * rotated by one each, so that their streams are equally long. */
 static void choose_length(const problem *p, int64_t replica, int64_t i, int64_t target, int64_t length[2])
 {
     const int64_t number = (i + replica) % SEQUENCES, unit = 2 * (int64_t)p->grid.cp;
@@ -57,7 +57,7 @@ static void choose_length(const problem *p, int64_t replica, int64_t i, int64_t 
         real = stored - unit * data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, 0, 1);
     if (is_empty_sequence(number)) {
         real = 0;
-        stored = p->c->packing == CASE_PADDED && number ? unit : 0; /* empty, and yet stored as padding */
+        stored = p->c->packing == CASE_PADDED && number ? unit : 0; /* empty, but stored as padding */
     }
     length[0] = real;
     length[1] = stored;
@@ -80,7 +80,7 @@ static int make_stream(problem *p, int64_t target)
         p->stored[i + 1] = (int32_t)(stored += length[1]);
     }
     p->tokens = stored / p->grid.dp;
-    /* After the last sequence there is room for more, but not between two replicas' streams: on one device they are one. */
+    /* Leave room after the last sequence, but not between two replicas' streams: one device has them as one stream. */
     if (p->grid.dp == 1 && p->c->packing != CASE_ALIGNED)
         p->tokens += 4 * p->grid.cp;
     if (p->c->packing == CASE_PACKED) {
@@ -119,7 +119,7 @@ static int64_t longest_sequence(const problem *p)
     return longest;
 }
 
-/* Random angles, or cosines and sines that belong to none: each row and column differs from the others. */
+/* Makes random angles, or unrelated random cosines and sines, so that each row and column is different. */
 static float *make_table(const problem *p, int which)
 {
     float *table = malloc((size_t)(p->rows * p->cols) * sizeof *table);
@@ -148,7 +148,7 @@ static int make_angles(problem *p)
     return !p->angles[0] || (p->c->angles == CASE_TABLE && !p->angles[1]);
 }
 
-/* M-RoPE sections, as in Qwen2-VL: a third of the pairs for each axis. */
+/* Assigns pairs to axes in M-RoPE sections, as Qwen2-VL does: a third of the pairs for each axis. */
 static int make_pair_axis(problem *p)
 {
     const int32_t pairs = p->c->rotary_dim / 2, sections[TROPE_MAX_AXES] = {pairs / AXES, pairs / AXES, pairs / AXES};
@@ -229,7 +229,8 @@ mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank)
 {
     const int is_split = p->grid.cp > 1;
     const mistake none = {MISTAKE_NONE, 0};
-    /* A dimension that d_weight must be added over: the weight of a head is on one tensor parallel rank. */
+    /* The dimension over which d_weight must be summed. With a norm over tokens, each head's weight is on one tensor
+     * parallel rank. */
     const int is_token = p->c->norm == CASE_NORM_TOKEN, adds_tensor = p->grid.tp > 1 && !is_token;
     const int32_t added = is_split ? SPLIT_CONTEXT : adds_tensor ? SPLIT_TENSOR : p->grid.dp > 1 ? SPLIT_DATA : 0;
     switch (kind) {
@@ -258,7 +259,7 @@ mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank)
 
 /* ---- shares ---- */
 
-/* K heads are cut like Q heads, or the ranks of as many groups as there are K heads have one each. */
+/* Splits K heads like Q heads. If there are fewer K heads than ranks, each K head goes to one group of ranks. */
 static void share_heads(share *s)
 {
     const problem *p = s->p;
@@ -285,7 +286,7 @@ static int32_t *rebased(const int32_t *boundaries, int64_t first, int64_t count)
     return copy;
 }
 
-/* What becomes of tokens that belong to no sequence. */
+/* Returns the padding mode for tokens that belong to no sequence. */
 static int32_t padding_of(const split_case *c)
 {
     return c->packing == CASE_PACKED    ? TROPE_PADDING_COPY
@@ -305,9 +306,9 @@ static int share_sequences(share *s)
     return !s->real || (p->stored && !s->stored);
 }
 
-/* Where each token is in the stream: the library says index and sequence, cu_seqlens where that begins. A stored token
- * belongs to a sequence here even if it is padding, so the padded boundaries are given as the real ones. What follows
- * the last sequence belongs to no place, and is shared out in order. */
+/* Finds each token's place in the stream. The library gives its index and sequence; cu_seqlens gives where the sequence
+ * begins. A stored token belongs to a sequence here even if it is padding, so the padded boundaries are passed as the real
+ * ones. Tokens after the last sequence have no position there and are distributed in order. */
 static int locate_tokens(share *s)
 {
     request plain = request_positions(&s->q);
@@ -325,7 +326,7 @@ static int locate_tokens(share *s)
     return failed;
 }
 
-/* With MISTAKE_CHUNK the first half of each sequence lies behind the second. */
+/* With MISTAKE_CHUNK, the first half of each sequence is stored after the second half. */
 static void place_in_memory(share *s, mistake m)
 {
     const int32_t *boundary = s->stored ? s->stored : s->real;
@@ -340,7 +341,7 @@ static void place_in_memory(share *s, mistake m)
     }
 }
 
-/* What a loader would write for each token of a call: three axes, as of a picture's rows and columns. */
+/* Makes ids as a data loader would: three axes, like the rows and columns of an image. */
 static int make_ids(share *s)
 {
     request plain = request_positions(&s->q);
@@ -506,7 +507,7 @@ int64_t problem_tensor_elements(const problem *p, int tensor, int operand)
     return p->tokens * p->batch * p->grid.dp * heads * p->head_dim;
 }
 
-/* Of a sum over the tensor parallel ranks, only the first of them has what was there before. */
+/* For a sum over the tensor parallel ranks, only the first rank has old_dst; the others have zeros. */
 static double scale_of(const share *s, int tensor, int operand)
 {
     return tensor == PROBLEM_BEFORE && is_one_in_memory(s->p, tensor, operand) && s->place.tp ? 0 : 2;

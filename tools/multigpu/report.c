@@ -217,7 +217,7 @@ static void json_case(report *p, const problem *of, const case_result *result)
     json_text(item, "cause", result->cause);
 }
 
-/* The largest error in parts of its bound, as a person reads it. */
+/* Formats the largest error, relative to its bound, for a reader. */
 static const char *of_bound(double error, char *text, size_t size)
 {
     snprintf(text, size, error <= 1 ? "%.0f%%" : "WRONG", 100 * error);

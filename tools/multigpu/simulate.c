@@ -14,19 +14,19 @@
 #include <cjson/cJSON.h>
 #endif
 
-/* Lengths that every number of ranks is tried with, and the one that is drawn. */
+/* Lengths that are tested with every number of ranks, and the index of the one that is plotted. */
 static const int64_t lengths[] = {(int64_t)1 << 16, (int64_t)1 << 20, (int64_t)1 << 31};
 enum { LENGTHS = sizeof lengths / sizeof lengths[0], DRAWN = 1 };
-/* Each position is looked at in sequences of about this length. */
+/* Approximate length of the sequences whose positions are all checked. */
 #define SHORT_LENGTH 8192
-/* Memory is that of Q and K of a Llama 3 70B, in bf16: 64 and 8 heads of 128; and of a table of fp32 angles for it. */
+/* Memory use is that of Q and K of Llama 3 70B in bf16 (64 and 8 heads of 128), and of a table of fp32 angles for it. */
 #define BYTES_PER_TOKEN ((64 + 8) * 128 * 2.0)
 #define BYTES_PER_ROW   (64 * 4.0)
 
 static const char *const names[SIMULATE_LAYOUTS] = {"zigzag", "contiguous", "striped", "flat"};
 
 typedef struct totals {
-    int64_t maps; /* splits that were checked */
+    int64_t maps; /* number of splits that were checked */
     int64_t wrong;
     char first_wrong[128];
 } totals;
@@ -59,11 +59,11 @@ static void check_ranks(totals *t, int64_t ranks)
     }
 }
 
-/* A row of the table, and of the plot. */
+/* A line of the table, and a point of the plot. */
 typedef struct balance {
     int64_t ranks;
     double sequence[SIMULATE_LAYOUTS], stream[SIMULATE_LAYOUTS];
-    double bytes, table_bytes; /* of a rank */
+    double bytes, table_bytes; /* per rank */
 } balance;
 
 static void draw_balance(totals *t, int64_t ranks, balance *b)

@@ -1,9 +1,10 @@
-/* Why runs suffice. For one rank, the library's position of local token i is an affine function of i, but with zigzag,
- * where it is one in each half (src/varlen/sequence_template.h). So it has at most two runs of evenly spaced positions. What the
- * runs should be is written down here from the layouts' descriptions; the library's function is asked for the first, second
- * and last of each and for two between them. An affine function that is right in two places is right everywhere, unless an
- * intermediate result overflows: those grow with i and the rank, so that the last ones would show it. That it is affine is
- * not taken on faith: simulate_every_position looks at every position of a short sequence for each number of ranks. */
+/* Why checking runs is enough. For one rank, the library's position of local token i is an affine function of i. With
+ * zigzag there is one function for each half (src/varlen/sequence_template.h). A rank therefore has at most two runs of
+ * evenly spaced positions. The expected runs are written down here from the descriptions of the layouts. The library's
+ * function is evaluated for the first, second and last token of each run and for two between them. An affine function that
+ * is right in two places is right everywhere, unless an intermediate result overflows. Intermediate results grow with i and
+ * the rank, so the last tokens would show an overflow. simulate_every_position proves that the function is affine: it
+ * checks every position of a short sequence for each number of ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,16 +17,16 @@ typedef unsigned __int128 work;
 
 const int32_t simulate_layouts[SIMULATE_LAYOUTS] = {TROPE_CP_ZIGZAG, TROPE_CP_CONTIGUOUS, TROPE_CP_STRIPED, TROPE_CP_FLAT};
 
-/* Positions first, first + stride, ... of local tokens begin, begin + 1, ... */
+/* Positions first, first + stride, ... of the local tokens begin, begin + 1, ... */
 typedef struct run {
     int64_t begin, first, stride, count;
 } run;
 
-/* The runs of a rank that has `local` tokens of a sequence. */
+/* Computes the expected runs of a rank that has `local` tokens of a sequence. */
 static int make_runs(int32_t layout, int64_t ranks, int64_t rank, int64_t local, run *runs)
 {
     const int64_t chunk = local / 2;
-    if (layout == TROPE_CP_ZIGZAG) { /* of 2 * ranks chunks, those with numbers rank and 2 * ranks - 1 - rank */
+    if (layout == TROPE_CP_ZIGZAG) { /* chunks rank and 2 * ranks - 1 - rank, of 2 * ranks */
         runs[0] = (run){0, rank * chunk, 1, chunk};
         runs[1] = (run){chunk, (2 * ranks - 1 - rank) * chunk, 1, chunk};
         return 2;
@@ -53,10 +54,10 @@ static work work_of(const run *r)
     return n ? n * (work)(r->first + 1) + (work)r->stride * (n * (n - 1) / 2) : 0;
 }
 
-/* Whether the runs of all ranks are a partition of the sequence: each chunk of the unit, or each residue, once. */
+/* Checks that the runs of all ranks partition the sequence: each chunk of `unit` tokens, or each residue, occurs once. */
 typedef struct partition {
     unsigned char *seen;
-    int64_t parts, unit; /* unit 0: residues */
+    int64_t parts, unit; /* unit = 0: residues */
     int holds;
 } partition;
 
@@ -93,7 +94,8 @@ static trope_sequences dense(int32_t layout, int64_t ranks, int64_t rank, int64_
     return (trope_sequences){.tokens = local, .axes = 1, .cp = trope_plan_cp(layout, (int32_t)ranks, (int32_t)rank, local)};
 }
 
-/* The sum must be that of the whole; zigzag gives all ranks the same, striped differs by a token's step a rank. */
+/* The sum over the ranks must be the work of the whole. Zigzag gives all ranks the same work. In striped, each rank has one
+ * key more per token than the rank before it. */
 static int work_is_right(int32_t layout, int64_t ranks, int64_t n, const work extremes[3])
 {
     const work least = extremes[0], most = extremes[1], sum = extremes[2];
@@ -172,7 +174,8 @@ simulation simulate_every_position(int32_t layout, int64_t ranks, int64_t n)
 
 enum { SEQUENCES = 600 };
 
-/* Boundaries of sequences of Pareto lengths: many short, few long, some empty. The stream ends with its last sequence. */
+/* Makes boundaries of sequences with Pareto lengths: many short, few long, some empty. The stream ends with its last
+ * sequence. */
 static void make_boundaries(int64_t ranks, int64_t n, int64_t *boundary)
 {
     const uint64_t seed = data_seed(11, (uint64_t)n);
@@ -195,7 +198,7 @@ static trope_sequences packed(int32_t layout, int64_t ranks, int64_t rank, const
     return s;
 }
 
-/* Each sequence is cut over all ranks: a partition of its own. */
+/* Each sequence is split over all ranks, so each sequence has its own partition. */
 static int split_sequences(int32_t layout, int64_t ranks, const int64_t *boundary, work *of_rank)
 {
     int right = 1;
@@ -223,7 +226,7 @@ static int split_sequences(int32_t layout, int64_t ranks, const int64_t *boundar
     return right;
 }
 
-/* Ranks have consecutive parts of the stream: rank by rank, each sequence goes on where it stopped. */
+/* The ranks have consecutive parts of the stream: each sequence continues where the rank before stopped. */
 static int cut_stream(int64_t ranks, const int64_t *boundary, work *of_rank)
 {
     int64_t *next = calloc(SEQUENCES, sizeof *next);

@@ -15,9 +15,9 @@
 
 #include "seconds.h"
 
-#define CONNECT_SECONDS 2.0 /* for one address, before the next is tried */
+#define CONNECT_SECONDS 2.0 /* for one address, before the next one is tried */
 
-/* The loopback comes last: it is of use on one host only. */
+/* Lists the loopback address last, because it only works on one host. */
 static void list_interfaces(socket_address *address)
 {
     struct ifaddrs *all = NULL;
@@ -68,13 +68,13 @@ int socket_listen(int port, socket_address *address)
             close(fd);
         return -1;
     }
-    address->port = ntohs(at.sin6_port); /* in the same place for IPv4 */
+    address->port = ntohs(at.sin6_port); /* IPv4 has the port at the same offset */
     (void)gethostname(address->host, sizeof address->host - 1);
     list_interfaces(address);
     return fd;
 }
 
-/* connect() with a limit: an address that is not routed must not hold up the others. */
+/* Calls connect() with a time limit, so that an address that is not routed does not delay the others. */
 static int connect_within(int fd, const struct addrinfo *to)
 {
     struct pollfd wait = {.fd = fd, .events = POLLOUT};

@@ -8,11 +8,11 @@
 #include "value.h"
 
 enum { LINK_TIMES = 5, SPEED_ROUNDS = 1000 };
-/* Between tensors, so that what is read and what is written are not a power of two apart, in the same banks of memory. */
+/* Gap between tensors, so that reads and writes are not a power of two apart and do not hit the same memory banks. */
 #define SPEED_GAP ((size_t)17 << 16)
 #define PATTERN   ((size_t)1 << 20)
 
-/* The least of the works' medians. */
+/* Returns the smallest median of the works. */
 static int measure(rank_context *r, const device_work *works, int count, double bytes, double *seconds, int32_t repeat)
 {
     double *all = rank_malloc(r, sizeof *all * (size_t)(count * repeat));
@@ -28,7 +28,7 @@ static int measure(rank_context *r, const device_work *works, int count, double 
     return failed ? watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device cannot be timed", r->rank) : 0;
 }
 
-/* What every rank has to say to all. */
+/* Sends a number from every rank to all ranks. */
 static int share_number(rank_context *r, double mine, double *all)
 {
     return r->host->all_gather(r->host, &mine, all, sizeof mine);
@@ -125,7 +125,7 @@ static int run_forward(void *context, int set, void *stream)
     return call_queue_forward(context, stream);
 }
 
-/* Tokens of the whole for which a rank moves about so many bytes. */
+/* Returns the number of tokens of the whole for which a rank moves about this many bytes. */
 static int64_t tokens_for(const problem *small, double bytes)
 {
     const int32_t heads = small->heads[PROBLEM_Q] / small->grid.tp +
@@ -218,7 +218,7 @@ static int make_speed(rank_context *r, int64_t tokens, int set_count, speed_work
     return !w->memory || fill(r, w->memory, 2 * (size_t)set_count * w->tensor);
 }
 
-/* Keeps the lesser of two times, 0 being none. */
+/* Keeps the smaller of two times. 0 means none. */
 static void keep_least(double *least, double seconds)
 {
     *least = *least > 0 && *least < seconds ? *least : seconds;

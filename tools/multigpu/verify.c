@@ -17,9 +17,9 @@ int case_holds(const case_result *result)
            result->sum_error <= 1 && result->angles_repeat && !result->refused;
 }
 
-/* ---- deliberate damage ---- */
+/* ---- deliberate failures ---- */
 
-/* A process dies as by the kernel's hand; a rank that is only a thread ends without a word. */
+/* Kills a process with SIGKILL. A rank that is a thread ends without a message. */
 static void come_to_grief(rank_context *r, const verify_options *options)
 {
     if (options->failing_rank != r->rank)
@@ -40,7 +40,7 @@ static size_t element_size(const share *s)
     return (size_t)value_size(s->p->dtype);
 }
 
-/* Where an operand begins in a result. */
+/* Returns the offset of an operand in a result. */
 static size_t operand_begin(const share *s, int operand)
 {
     return operand == PROBLEM_K ? (size_t)share_elements(s, PROBLEM_Q) * element_size(s) : 0;
@@ -48,13 +48,13 @@ static size_t operand_begin(const share *s, int operand)
 
 typedef struct assembly {
     const share *whole;
-    int operands;         /* that are put there */
+    int operands;         /* number of operands to assemble */
     char *result;         /* in global order */
-    unsigned char *times; /* how often each row of heads was put there */
-    int64_t contradicted; /* rows that two ranks have, differently */
+    unsigned char *times; /* how many ranks have put each head of a token there */
+    int64_t contradicted; /* tokens on which two ranks disagree */
 } assembly;
 
-/* Rows of heads are counted over both operands. */
+/* Returns the number of a token's head. Numbers run over both operands. */
 static int64_t row_number(const assembly *a, int operand, int64_t element)
 {
     const int64_t before = operand == PROBLEM_K ? share_elements(a->whole, PROBLEM_Q) : 0;
@@ -83,7 +83,7 @@ static void put_share(assembly *a, const share *s, const char *result)
                 put_row(a, s, operand, t, b, result);
 }
 
-/* Whether each row came from as many ranks as there are that have it. */
+/* Checks that each head of a token came from every rank that has it. */
 static int is_covered(const assembly *a)
 {
     const problem *p = a->whole->p;
@@ -96,7 +96,7 @@ static int is_covered(const assembly *a)
     return 1;
 }
 
-/* rstd lies behind y: result points to it, and whole to the whole's. */
+/* rstd follows y. result points to this share's rstd, and whole to the whole's. */
 static int64_t count_rstd_wrong(const share *s, const char *result, const char *whole)
 {
     const problem *p = s->p;
@@ -176,7 +176,8 @@ static int64_t count_all_wrong(const call *mine, const gathered *found, int back
     return wrong;
 }
 
-/* The ranks' results in global order are the whole's, byte for byte; or else how many elements are not. */
+/* Checks that the ranks' results in global order equal the whole's byte for byte. Otherwise counts the elements that
+ * differ. */
 static int compare(call *mine, call *whole, const gathered *found, int backward, case_result *result)
 {
     rank_context *r = mine->r;

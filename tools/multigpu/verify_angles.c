@@ -1,9 +1,9 @@
-/* The gradient of the angles: each rank has the sum over its tokens and heads, an all-reduce makes the whole's of them.
- * Another order of additions is another rounding, so this is compared within a bound, which docs/multigpu.md derives:
+/* The gradient of the angles: each rank has the sum over its tokens and heads. An all-reduce adds these to the sum of the
+ * whole. A different order of additions rounds differently, so the comparison uses a bound, which docs/multigpu.md derives:
  *
  *     |sum of ranks - one device's| <= (n 2^-52 + [f32] (ranks + 2) 2^-24) * sum |terms|
  *
- * with n terms. The sum of the terms' magnitudes is taken here from the tensors, not from the library. */
+ * with n terms. The sum of the terms' magnitudes is computed here from the tensors, not by the library. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,8 @@ static double size_of(const double *head, const int32_t element[2])
     return fabs(head[element[0]]) + fabs(head[element[1]]);
 }
 
-/* Where the gradient of the pair's angle at that position is; with a column for each element, of its first element. */
+/* Returns the index of the gradient for this pair and position. With one column per element, it is that of the first
+ * element. */
 static int64_t place_of_angle(const problem *p, int32_t pair, int64_t position)
 {
     int32_t element[2];
@@ -52,8 +53,8 @@ static void add_term(magnitudes *m, int32_t pair, int64_t position, double term)
     m->sum[at + element[1] - element[0]] += term;
 }
 
-/* The gradient of the angles takes n(x) for x, or with a norm after the rotation du for dy: dx is du turned back, and a
- * rotation changes no pair's length. */
+/* Loads normalised x (n(x)) or, with a norm after the rotation, du in place of dy. It may use dx for du: dx is du rotated
+ * back, and a rotation does not change the length of a pair. */
 static int load_normed(const magnitudes *m, int operand)
 {
     const problem *p = m->whole->p;
@@ -129,7 +130,7 @@ static int add_up(rank_context *r, magnitudes *m)
     return failed;
 }
 
-/* The largest error in parts of its bound; an error that is not a number is infinite. */
+/* Returns the largest error, divided by its bound. A NaN error counts as infinite. */
 static double largest_error(const call *whole, const char *sum, const char *expected, const magnitudes *m, int32_t ranks)
 {
     const share *s = &whole->s;

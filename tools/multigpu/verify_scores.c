@@ -1,13 +1,13 @@
-/* What rotary embedding is for: q_m . k_n depends on where m and n are. The keys pass round the ring of the context
- * parallel ranks, as in ring attention; each product is summed in one order, so the scores have to be the same to the bit.
- */
+/* Checks the purpose of rotary embedding: q_m . k_n depends on the positions m and n. The keys travel round the ring of the
+ * context parallel ranks, as in ring attention. Each product is summed in a fixed order, so the scores must be
+ * bit-identical. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "value.h"
 #include "verify.h"
 
-/* All keys, but so many queries over all ranks. */
+/* All keys take part, but only this many queries over all ranks. */
 enum { QUERIES = 512, QUERIES_OF_RANK = 96 };
 
 typedef struct score_block {
@@ -25,14 +25,14 @@ static void shape_block(const share *s, int32_t ranks, score_block *block)
     block->columns = s->p->tokens;
 }
 
-/* Head vectors in double: a conversion that loses nothing. */
+/* Loads a head in double, which is lossless. */
 static void load_vector(int32_t dtype, const char *tensor, int64_t element, int32_t dim, double *vector)
 {
     for (int32_t e = 0; e < dim; e++)
         vector[e] = value_load(dtype, tensor, element + e);
 }
 
-/* One order of summation, in double, in which the products of two numbers of 24 bits are exact. */
+/* Sums in a fixed order in double. Products of two 24-bit numbers are exact there. */
 static float dot(const double *q, const double *k, int32_t dim)
 {
     double sum = 0;
@@ -41,7 +41,7 @@ static float dot(const double *q, const double *k, int32_t dim)
     return (float)sum;
 }
 
-/* Scores of all queries with `count` keys, which stand in columns at[0], at[1], ..., or (NULL) 0, 1, ... */
+/* The list of `count` keys to score with all queries. They have columns at[0], at[1], ..., or 0, 1, ... if at is NULL. */
 typedef struct key_list {
     const double *vectors;
     const int64_t *at;
@@ -58,7 +58,7 @@ static void score(const double *queries, const key_list *keys, int32_t dim, scor
 
 /* ---- ranks ---- */
 
-/* The first query head of a share and the key head that it attends to, of batch entry 0. */
+/* Loads the first query head of a share for batch entry 0, and finds the key head that it attends to. */
 static int load_queries(call *mine, const score_block *block, double *queries)
 {
     rank_context *r = mine->r;
@@ -73,12 +73,12 @@ static int load_queries(call *mine, const score_block *block, double *queries)
     return failed;
 }
 
-/* Scores with the keys of rank `owner`, which are in device memory here. */
+/* Memory for a step of the ring: score_owner scores the queries with rank `owner`'s keys, which are in device memory. */
 typedef struct ring_room {
     const double *queries;
     char *host;      /* an operand K */
     double *vectors; /* of its tokens */
-    char *held[2];   /* on the device: what has come, and what is coming */
+    char *held[2];   /* on the device: the current keys, and the keys being received */
 } ring_room;
 
 static int score_owner(call *mine, const ring_room *room, rank_place owner, const char *keys, score_block *block)
@@ -99,7 +99,7 @@ static int score_owner(call *mine, const ring_room *room, rank_place owner, cons
     return failed;
 }
 
-/* The keys of this rank, then of the rank before it, and so on. */
+/* Scores the keys of this rank, then of the rank before it, and so on. */
 static int go_round(call *mine, const ring_room *room, score_block *block)
 {
     rank_context *r = mine->r;
@@ -147,7 +147,7 @@ static int score_share(call *mine, score_block *block)
 
 /* ---- one device ---- */
 
-/* The same queries and keys from the whole's y. */
+/* Loads the same queries and keys from the whole's y. */
 static void load_from_whole(const share *s, const share *whole, const char *y, const score_block *block, double *vectors)
 {
     const problem *p = s->p;
@@ -155,7 +155,7 @@ static void load_from_whole(const share *s, const share *whole, const char *y, c
     const char *k = y + (size_t)(share_elements(whole, PROBLEM_Q) * value_size(dtype));
     for (int64_t row = 0; row < block->rows; row++)
         load_vector(dtype, y, share_row_in_whole(s, PROBLEM_Q, row * block->step, 0), dim, vectors + row * dim);
-    share in_stream = *s; /* any token of the replica, as if this share had it */
+    share in_stream = *s; /* treat any token of the replica as if this share had it */
     for (int64_t n = 0; n < block->columns; n++) {
         in_stream.in_whole = &n;
         load_vector(dtype, k, share_row_in_whole(&in_stream, PROBLEM_K, 0, 0), dim, vectors + (block->rows + n) * dim);

@@ -1,12 +1,12 @@
-/* Sums over the heads of all ranks: dx of keys that are one in memory, like MLA's k_pe. Forward broadcasts them to every
- * rank's heads, which verify.c compares to the bit. Backward, each rank has the sum over its own heads, rounded, and an
- * all-reduce makes the whole's of them: over all ranks, each of which has its own tokens in the whole, and zeros, which
- * change no sum, for those of others. That is another order of additions, so it is compared within a bound, which
- * docs/multigpu.md derives:
+/* Sums over the heads of all ranks: dx of shared keys, like MLA's k_pe. Forward broadcasts the keys to every rank's heads;
+ * verify.c compares that bit for bit. In backward, each rank has the rounded sum over its own heads, and an all-reduce adds
+ * these to the sum of the whole. It runs over all ranks. Each rank puts its own tokens at their place in the whole, and
+ * zeros, which do not change a sum, at the places of the other tokens. This is a different order of additions, so the
+ * comparison uses a bound, which docs/multigpu.md derives:
  *
  *     |sum of ranks - one device's| <= (epsilon of dtype + (2 ceil(log2 heads) + tp + 6) 2^-24) * sum |terms|
  *
- * The sum of the terms' magnitudes is taken here from dy, not from the library. */
+ * The sum of the terms' magnitudes is computed here from dy, not by the library. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int64_t sum_elements(const share *s)
     return share_tensor_elements(s, PROBLEM_X, PROBLEM_K);
 }
 
-/* A rank's sums, at their place in the whole. */
+/* Puts a rank's sums at their place in the whole. */
 static int place_sum(const call *mine, float *whole)
 {
     const share *s = &mine->s;
@@ -61,7 +61,7 @@ void verify_add_head(const problem *p, int32_t from, int32_t to, const double *h
             magnitude[e] += fabs(head[e]);
 }
 
-/* Of each sum: what was there before, and the terms of all heads. */
+/* Computes the magnitudes for each sum: old_dst and the terms of all heads. */
 static int add_magnitudes(const call *whole, double *magnitude)
 {
     const share *s = &whole->s;

@@ -1,10 +1,11 @@
-/* The gradient of the norms' weights: each rank has the sum over its tokens (and heads, if they share one weight), and an
- * all-reduce makes the whole's of them. Each rank puts its weights at their place in the whole, and zeros, which change no sum,
- * elsewhere. Another order of additions is another rounding, so this is compared within a bound (docs/multigpu.md):
+/* The gradient of the norms' weights: each rank has the sum over its tokens (and over its heads, if they share a weight).
+ * An all-reduce adds these to the sum of the whole. Each rank puts its weights at their place in the whole, and zeros,
+ * which do not change a sum, elsewhere. A different order of additions rounds differently, so the comparison uses a bound
+ * (docs/multigpu.md):
  *
  *     |sum of ranks - one device's| <= (2^-20 + ranks 2^-24) * sum |terms|
  *
- * The sum of the terms' magnitudes is taken here from x, dy and rstd, not from the library. */
+ * The sum of the terms' magnitudes is computed here from x, dy and rstd, not by the library. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "value.h"
 #include "verify.h"
 
-/* Where the weights of an operand begin among those of Q and K, or (PROBLEM_OPERANDS) where all end. */
+/* Returns the offset of an operand's weights in the weights of Q and K. PROBLEM_OPERANDS gives the end of all weights. */
 static int64_t weight_begin(const problem *p, int operand)
 {
     int64_t heads = 0;
@@ -22,7 +23,7 @@ static int64_t weight_begin(const problem *p, int operand)
     return heads * p->head_dim;
 }
 
-/* A call's d_weight, at its place in the whole. K heads that several ranks have are counted once. */
+/* Puts a call's d_weight at its place in the whole. K heads that several ranks have are counted once. */
 static int place_weights(const call *c, float *whole)
 {
     const share *s = &c->s;
@@ -39,7 +40,7 @@ static int32_t place_in(rank_place place, int32_t dimension)
     return dimension == SPLIT_DATA ? place.dp : dimension == SPLIT_TENSOR ? place.tp : place.cp;
 }
 
-/* A term is M' dy times x rstd, or after the rotation dy times M x rstd. */
+/* Adds the magnitudes of the terms: M' dy times x rstd or, with a norm after the rotation, dy times M x rstd. */
 static void add_terms(const share *s, int operand, const double *x, const double *dy, double *magnitude)
 {
     const problem *p = s->p;
@@ -70,7 +71,7 @@ static int add_magnitudes(const call *whole, int operand, double *magnitude)
     return failed;
 }
 
-/* Names the dimension without whose sum the parts of the ranks are what was found. */
+/* Names the dimension whose sum is missing: the one without which the ranks' parts give the sum that was found. */
 static void find_cause(const call *whole, const float *parts, const float *sum, const double *bound, case_result *result)
 {
     static const char *const names[] = {[SPLIT_DATA] = "data", [SPLIT_TENSOR] = "tensor", [SPLIT_CONTEXT] = "context"};
@@ -120,7 +121,7 @@ int verify_weights(call *mine, const call *whole, case_result *result)
     watch_phase(r->watch, r->rank, "adding d_weight");
     int failed = !sum || !parts || place_weights(mine, sum) || r->host->all_gather(r->host, sum, parts, bytes);
     if (!failed && mine->m.kind == MISTAKE_REDUCE && place_in(mine->s.place, mine->m.value))
-        memset(sum, 0, bytes); /* so that the sum is that of the ranks which are first in the dimension */
+        memset(sum, 0, bytes); /* then the sum covers only the ranks that are first in the dimension */
     failed = failed || verify_add(mine, sum, count);
     if (!failed && r->rank == 0) {
         watch_note(r->watch, 0, "comparing d_weight");

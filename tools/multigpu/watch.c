@@ -16,9 +16,9 @@
 
 #define TICK      100 /* milliseconds */
 #define HEARTBEAT 0.5 /* seconds */
-/* An error is often the effect of another that is heard of later. */
+/* Wait this long before judging: an error is often the effect of another one that is reported later. */
 #define GRACE 1.0
-/* What ranks have left to let go of their communicators, once the run is being ended. */
+/* Seconds that ranks have to leave their communicators once the run is being ended. */
 #define FAREWELL 1.0
 
 enum { TEXT = 320, PHASE = 48 };
@@ -26,9 +26,9 @@ enum { TEXT = 320, PHASE = 48 };
 typedef enum member_state { MEMBER_ABSENT, MEMBER_RUNNING, MEMBER_DONE } member_state;
 
 typedef enum record_kind {
-    RECORD_HELLO,  /* to rank 0: who connects */
-    RECORD_DATA,   /* to rank 0: the same, and the connection is for data */
-    RECORD_REPORT, /* to rank 0: how far; and from rank 0, that it lives */
+    RECORD_HELLO,  /* to rank 0: the identity of a new connection */
+    RECORD_DATA,   /* to rank 0: the same, for a data connection */
+    RECORD_REPORT, /* to rank 0: progress; from rank 0: it is alive */
     RECORD_FAIL,   /* to rank 0 */
     RECORD_DONE,   /* to rank 0 */
     RECORD_STOP,   /* from rank 0: the run is being ended */
@@ -39,7 +39,7 @@ typedef struct record {
     int32_t kind, rank, pid, priority;
     uint64_t steps, notes;
     char phase[PHASE];
-    char text[TEXT]; /* of a failure, or the host's name */
+    char text[TEXT]; /* message of a failure, or host name */
 } record;
 
 typedef struct member {
@@ -48,7 +48,7 @@ typedef struct member {
     uint64_t steps, notes;
     double changed, heard;
     char phase[PHASE], host[SOCKET_HOST];
-    record partial; /* what has come of the next record */
+    record partial; /* received part of the next record */
     size_t have;
 } member;
 
@@ -56,12 +56,12 @@ struct watch {
     int32_t size, first, local;
     double limit, started;
     int listener;
-    member *members; /* of all ranks; on rank 0 and in one process kept up to date */
-    member hub;      /* rank 0, as the others see it */
-    int priority;    /* of the failure that is known, 0 = none */
+    member *members; /* all ranks; only rank 0, or a single process, keeps them up to date */
+    member hub;      /* rank 0, as seen by the others */
+    int priority;    /* of the known failure, 0 = none */
     double decide_at;
     char failure[TEXT];
-    int told;           /* rank 0 knows of it */
+    int told;           /* rank 0 knows of the failure */
     atomic_int stopped; /* the run is being ended */
     int finishing, closed;
     pthread_mutex_t lock;
@@ -89,7 +89,7 @@ static int decides(const watch *w)
     return w->first == 0;
 }
 
-/* All below until the thread's loop is called with the lock held. */
+/* Call the functions below, up to the thread's loop, with the lock held. */
 
 static void keep_failure(watch *w, int priority, const char *text)
 {
@@ -178,7 +178,7 @@ static void connection_lost(watch *w, member *m)
         member_died(w, (int32_t)(m - w->members));
 }
 
-/* Takes what has come, record by record. */
+/* Reads the available data, record by record. */
 static void read_records(watch *w, member *m)
 {
     while (m->fd >= 0) {
@@ -227,7 +227,7 @@ static void accept_one(watch *w)
     if (fd < 0)
         return;
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (recv(fd, &r, sizeof r, MSG_WAITALL) != (ssize_t)sizeof r) { /* nobody of ours */
+    if (recv(fd, &r, sizeof r, MSG_WAITALL) != (ssize_t)sizeof r) { /* not a rank of this run */
         close(fd);
         return;
     }
@@ -258,7 +258,7 @@ static void judge_silence(watch *w, double now)
     }
 }
 
-/* Of those that are furthest behind, the one that has been there longest. -1 = all are done. */
+/* Returns the rank that is furthest behind; of several, the one that has been in its phase longest. -1 = all are done. */
 static int32_t find_last(const watch *w, int32_t begin, int32_t end)
 {
     int32_t last = -1;
@@ -305,7 +305,7 @@ static void tell_hub(watch *w)
         (void)socket_send(w->hub.fd, &r, sizeof r);
 }
 
-/* The others tell rank 0 and wait for its word; without rank 0 each one ends by itself. */
+/* The others report to rank 0 and wait for its decision. If rank 0 is gone, each process ends by itself. */
 static int is_decided(watch *w, double now)
 {
     if (terminated)
@@ -335,7 +335,7 @@ __attribute__((noreturn)) static void end_run(watch *w)
         pthread_mutex_unlock(&w->lock);
         const int has_come = poll(&late, 1, TICK) > 0;
         pthread_mutex_lock(&w->lock);
-        if (has_come && decides(w)) { /* one who comes late is told, too */
+        if (has_come && decides(w)) { /* tell ranks that connect late, too */
             accept_one(w);
             tell_members(w, RECORD_STOP, w->failure);
         }
@@ -359,7 +359,8 @@ static void heartbeat(watch *w)
         (void)socket_send(w->hub.fd, &r, sizeof r);
 }
 
-/* Fills `polled` with what may have something to read; entry i + 1 belongs to rank i, or entry 1 to rank 0's process. */
+/* Fills `polled` with the connections to read from. Entry i + 1 belongs to rank i; elsewhere, entry 1 belongs to rank 0's
+ * process. */
 static int list_connections(watch *w)
 {
     int count = 0;
@@ -435,7 +436,7 @@ watch *watch_start(int32_t size, int32_t first, int32_t local, double limit)
     }
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    /* A launcher that sees a process die ends the others at once; the line that names the rank comes first. */
+    /* A launcher ends the other processes as soon as one dies. Print the line that names the rank before that. */
     (void)sigaction(SIGTERM, &action, NULL);
     pthread_create(&w->thread, NULL, keep_watch, w);
     return w;

@@ -1,20 +1,21 @@
-/* How far a check is, on standard error: on a terminal a line that changes and goes, elsewhere a line now and then. */
+/* Shows the progress of a check on standard error: on a terminal as a line that is overwritten, elsewhere as occasional
+ * lines. */
 #ifndef TOOLS_TROPE_CHECK_PROGRESS_H
 #define TOOLS_TROPE_CHECK_PROGRESS_H
 
 typedef struct check_progress {
     int is_quiet, is_terminal;
     int done, all;    /* calls of the library */
-    const char *name; /* of the check that is being made */
-    double begin;     /* seconds, when the first one was */
-    double next;      /* seconds after that, when something is said */
+    const char *name; /* of the current check */
+    double begin;     /* seconds, at the first call */
+    double next;      /* seconds after that, when the next message is due */
     int is_shown;
 } check_progress;
 
 check_progress check_progress_begin(int is_quiet, int calls);
-/* One more call begins. */
+/* Counts one more call. */
 void check_progress_step(check_progress *progress);
-/* Makes room for a line of the result. */
+/* Clears the line, so that a result can be printed. */
 void check_progress_clear(check_progress *progress);
 
 #endif

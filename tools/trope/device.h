@@ -1,76 +1,78 @@
-/* Where a command's tensors live. One table of functions for each kind of device: the commands know no other difference. */
+/* Devices that hold a command's tensors. Each kind of device has one table of functions. The commands see no other
+ * difference. */
 #ifndef TOOLS_TROPE_DEVICE_H
 #define TOOLS_TROPE_DEVICE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Something to run or to time. It queues its work on the stream (trope_args.stream), on set `set` of several sets of
- * memory, and returns nonzero after a complaint. */
+/* Work to run or to time. `run` queues it on the stream (trope_args.stream), on set `set` of several sets of memory. It
+ * returns nonzero after a complaint. */
 typedef struct device_work {
     int (*run)(void *context, int set, void *stream);
     void *context;
 } device_work;
 
-/* What is to be timed: works[0], works[1], ... in turn, `repeat` rounds after one to warm up. */
+/* Works to time: works[0], works[1], ... in turn, for `repeat` rounds after a warm-up round. */
 typedef struct device_timing {
     const device_work *works;
     int count;
     int repeat;
-    int sets;        /* of memory, which the runs of a work take in turn */
+    int sets;        /* sets of memory, which the runs of a work use in turn */
     double bytes;    /* that a run moves */
-    double *seconds; /* the result: what a run of work w took in a round is at w * repeat + round */
+    double *seconds; /* result: the time of a run of work w in a round is at w * repeat + round */
 } device_timing;
 
 #define DEVICE_MAX_WAYS 8
 
-/* Equal runs of bytes at equal distances, all in multiples of 16: what a call in place touches of a tensor. */
+/* Runs of equal length at equal distances, all in multiples of 16 bytes: the parts of a tensor that a call in place
+ * touches. */
 typedef struct device_runs {
     int64_t first; /* bytes before the first one */
     int64_t bytes; /* of a run */
-    int64_t pitch; /* bytes from one to the next */
-    int64_t count; /* 0 = they are no runs */
+    int64_t pitch; /* bytes from the start of one run to the next */
+    int64_t count; /* 0 = no runs */
 } device_runs;
 
 typedef struct tool_device {
     const char *name;
     int32_t id; /* TROPE_DEVICE_... */
 
-    /* Whether the goals that docs/performance.md explains are for this device. */
+    /* Whether the goals in docs/performance.md apply to this device. */
     int has_goals;
-    /* Writes what it is called. NULL where the host's own name will do. */
+    /* Writes the device's name. NULL if the host's name is used. */
     void (*describe)(char *text, size_t size);
-    /* The threads that `threads` (0 = all) stands for; 1 where there are none. */
+    /* Resolves `threads` (0 = all) to a number of threads; 1 if the device has none. */
     int32_t (*threads)(int32_t threads);
-    /* Memory for `bytes`, its pages spread over the threads that will use them. NULL if there is none left. */
+    /* Allocates `bytes`, with pages spread over the threads that will use them. Returns NULL if memory is short. */
     void *(*allocate)(size_t bytes, int32_t threads);
     void (*release)(void *memory, size_t bytes);
-    /* Host to device and back. On the CPU the two are the same memory, and a copy. */
+    /* Copy from host to device and back. On the CPU these copy within the host's memory. */
     int (*upload)(void *device, const void *host, size_t bytes);
     int (*download)(void *host, const void *device, size_t bytes);
-    /* Runs a work once, on set 0, after all uploads, and returns when it is done. */
+    /* Runs a work once, on set 0, after all uploads. Returns when it is done. */
     int (*run)(const device_work *work);
 
-    /* The copies that the device has, of which the fastest is the yardstick of the bench. `copy` queues number `way`. */
+    /* The copies that the device offers. The fastest is the yardstick of the bench. `copy` queues copy number `way`. */
     int copies;
-    /* Whether a copy takes as long at any time of a run, so that one is a yardstick for cases before and after it. */
+    /* Whether a copy takes equally long throughout a run. If so, it is a yardstick for cases before and after it. */
     int is_steady;
     const char *copy_names[DEVICE_MAX_WAYS];
     int (*copy)(int way, void *to, const void *from, size_t bytes, int32_t threads, void *stream);
 
-    /* The ways to read such runs and to write them again where they are, with nothing computed; 0 where there are none.
-     * `move` queues number `way`. */
+    /* The ways to read such runs and write them back in place without computing anything; 0 if there are none. `move`
+     * queues way number `way`. */
     int moves;
     const char *move_names[DEVICE_MAX_WAYS];
     int (*move)(int way, void *tensor, const device_runs *runs, void *stream);
 
-    /* How many sets of memory of `bytes` each it takes to find none of a set in a cache when its turn comes again. */
+    /* Returns how many sets of memory of `bytes` each are needed so that a set has left the caches before its next turn. */
     int (*sets)(double bytes);
     int (*measure)(const device_timing *timing);
-    /* Writes the seconds that the host took to queue a run, and right after it an empty kernel, `count` times. NULL where a
-     * run returns when it is done. */
+    /* Writes the seconds that the host took to queue a run and, right after it, an empty kernel, `count` times. NULL if a
+     * run returns only when it is done. */
     int (*measure_host)(const device_work *work, int sets, int count, double *seconds, double *empty_seconds);
-    /* Names what happens between the two, for a profiler. NULL where there is none. */
+    /* Name the work between the two calls, for a profiler. NULL if there is no profiler interface. */
     void (*begin_range)(const char *name);
     void (*end_range)(void);
 } tool_device;
@@ -80,8 +82,8 @@ extern const tool_device device_cpu;
 extern const tool_device device_cuda;
 #endif
 
-/* The device of that id, or NULL after a complaint. AUTO is CUDA if this build has it and a device is present, otherwise
- * the CPU, as for the library. isa is what --isa says, which is refused on CUDA. */
+/* Returns the device with this id, or NULL after a complaint. AUTO chooses CUDA if this build supports it and a device is
+ * present, otherwise the CPU, as in the library. isa is the value of --isa; CUDA refuses it. */
 const tool_device *device_find(int32_t id, int32_t isa);
 
 #endif

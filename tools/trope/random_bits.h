@@ -1,5 +1,5 @@
-/* Numbers from a seed and a place: that of one place is there without drawing those before it. (SplitMix64's output function
- * of a counter: Steele, Lea, Flood, OOPSLA 2014.) */
+/* Numbers from a seed and a place, without drawing the numbers before it. (SplitMix64's output function of a counter:
+ * Steele, Lea, Flood, OOPSLA 2014.) */
 #ifndef TOOLS_TROPE_RANDOM_BITS_H
 #define TOOLS_TROPE_RANDOM_BITS_H
 

@@ -1,4 +1,4 @@
-/* --scaling RULE:key=value,...: the fields of trope_frequency_args by name. */
+/* Parses --scaling RULE:key=value,...: the fields of trope_frequency_args by name. */
 #ifndef TOOLS_TROPE_SCALING_H
 #define TOOLS_TROPE_SCALING_H
 
@@ -10,7 +10,7 @@ typedef struct scaling_rule {
     double long_factor[TROPE_MAX_ROTARY_DIM / 2];
 } scaling_rule;
 
-/* text may be NULL: the default rule. Returns nonzero after a complaint. */
+/* If text is NULL, the default rule is used. Returns nonzero after a complaint. */
 int scaling_parse(const char *text, int32_t rotary_dim, scaling_rule *rule);
 
 #endif

@@ -1,12 +1,12 @@
-/* Times: the clock, and what several of them come to. */
+/* Times: a clock, and statistics of several times. */
 #ifndef TOOLS_TROPE_SECONDS_H
 #define TOOLS_TROPE_SECONDS_H
 
-/* Of a clock that only goes forward. */
+/* Returns the time of a monotonic clock. */
 double seconds_now(void);
-/* In ascending order. */
+/* Sorts in ascending order. */
 void seconds_sort(double *seconds, int count);
-/* The mean of the two in the middle of an even number. Sorts, too. */
+/* Returns the median; of an even number, the mean of the middle two. Also sorts. */
 double seconds_median(double *seconds, int count);
 
 #endif
