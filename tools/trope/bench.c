@@ -1,4 +1,4 @@
-/* trope bench: each case beside a copy of the same bytes, in the same run, in turn. */
+/* trope bench: times each case in turn with copies of the same number of bytes, in one run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static const option_spec bench_specs[] = {
 typedef struct bench_command {
     const bench_options *options;
     bench_run run;
-    int sized_by_bytes; /* cases without a size of their own */
+    int sized_by_bytes; /* number of cases without a size of their own */
 } bench_command;
 
 typedef int (*visit_case)(bench_command *command, const bench_case *c, int32_t dtype);
@@ -82,7 +82,7 @@ static bench_table chosen_table(const bench_command *command)
     }
 }
 
-/* Calls `visit` for each case and dtype that was chosen; stops at the first nonzero result. Complains if there is none. */
+/* Calls `visit` for each chosen case and dtype, and stops at the first nonzero result. Complains if no case is chosen. */
 static int for_each_case(bench_command *command, visit_case visit)
 {
     const bench_table table = chosen_table(command);
@@ -98,7 +98,7 @@ static int visit_list(bench_command *command, const bench_case *c, int32_t dtype
     return 0;
 }
 
-/* All memory is reserved before the first case, for the largest one. */
+/* Reserves memory for the largest case, before the first case runs. */
 static int visit_reserve(bench_command *command, const bench_case *c, int32_t dtype)
 {
     bench_problem p;
@@ -126,12 +126,12 @@ static int run_cases(bench_command *command)
     if (for_each_case(command, visit_run))
         return RESULT_REFUSED;
     if (!command->run.report.count)
-        return complain("%s", trope_last_error()); /* why the last case was refused */
+        return complain("%s", trope_last_error()); /* the library's refusal of the last case */
     bench_print_summary(&command->run.report);
     return command->run.report.wrong ? RESULT_DIFFERS : RESULT_OK;
 }
 
-/* What contradicts or has no effect. */
+/* Refuses options that contradict each other or have no effect. */
 static int check_options(bench_options *options, const option_group *groups)
 {
     static const char *const of_list[] = {"only", "cases", "device", NULL};
@@ -180,7 +180,7 @@ static bench_run make_run(const bench_options *options, const tool_device *devic
     return run;
 }
 
-/* The JSON is kept until all of it is there. */
+/* The JSON file appears only when it is complete. */
 static int run_and_write(bench_command *command, output *out)
 {
     char *text = NULL;
@@ -198,7 +198,7 @@ static int run_and_write(bench_command *command, output *out)
     return result;
 }
 
-/* Whether the file can be written is found out before anything is timed. */
+/* Checks that the file can be written before anything is timed. */
 static int run_and_save(bench_command *command)
 {
     output out;
@@ -219,7 +219,7 @@ int command_bench(int argc, char **argv)
     const int parsed = parse_options(argc, argv, &options);
     if (parsed)
         return parsed == OPTIONS_HELP ? RESULT_OK : parsed;
-    /* Names can be listed where there is no device. */
+    /* Names can be listed without a device. */
     const int is_listed_cuda = options.list && options.machine.device == TROPE_DEVICE_CUDA;
     const tool_device *device =
         device_find(is_listed_cuda ? TROPE_DEVICE_CPU : options.machine.device, options.machine.isa);

@@ -78,7 +78,7 @@ typedef struct bench_case {
     int32_t rotary_dim, rotary_offset;      /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
     int32_t backward, in_place, angle_gradient, accumulate;
-    /* Order (TROPE_NORM_...) of a norm of the rotated heads, or 0. Its weight has their dtype. Backward computes d_weight. */
+    /* Order (TROPE_NORM_...) of a norm of the rotated heads, or 0. The weight has their dtype; backward has d_weight. */
     int32_t norm;
     int32_t norm_token; /* the norm is over tokens, with a weight for each head */
     bench_rows rows;

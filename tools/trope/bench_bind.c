@@ -1,4 +1,4 @@
-/* The call of a problem: its fields, and where in the areas of memory its tensors and arrays are. */
+/* Makes the call of a problem: its fields, and the places of its tensors and arrays in the areas of memory. */
 #include <string.h>
 
 #include "bench_problem.h"
@@ -13,7 +13,7 @@ static trope_operand *next_operand(bench_call *call)
     return &call->operands[call->args.operand_count++];
 }
 
-/* [s, b, d, h], in and out. */
+/* Sets the strides of [s, b, d, h] for input and output. */
 static void say_strided(const bench_problem *p, trope_operand *o)
 {
     const int64_t head = bench_head_dim(p->c), heads = o->heads_per_group;
@@ -23,7 +23,7 @@ static void say_strided(const bench_problem *p, trope_operand *o)
     memcpy(o->dst_stride, stride, sizeof stride);
 }
 
-/* A tensor of its own, with this many heads, after one of `skip` heads. */
+/* Adds a separate tensor with this many heads. It follows a tensor of `skip` heads. */
 static int bind_tensor(const bench_problem *p, void *const *area, bench_call *call, int32_t heads, int32_t skip)
 {
     const bench_case *c = p->c;
@@ -45,8 +45,8 @@ static int bind_tensor(const bench_problem *p, void *const *area, bench_call *ca
     return 0;
 }
 
-/* Lets what is in place within a packed tensor go to a tensor of its own, so many bytes behind the first; backward, come
- * from there. */
+/* Moves one side of a rotation in place inside a packed QKV tensor to a separate tensor, `before` bytes after the start of
+ * the area. Forward writes to that tensor; backward reads from it. */
 static void take_apart(const bench_problem *p, void *const *area, trope_operand *o, int64_t before)
 {
     if (p->c->backward) {
@@ -60,7 +60,7 @@ static void take_apart(const bench_problem *p, void *const *area, trope_operand 
     }
 }
 
-/* Its place within another packed tensor, as in the one that it has now. */
+/* Sets the forward input to the same place in another packed QKV tensor. */
 static void find_forward(void *const *area, trope_operand *o, const void *buffer)
 {
     o->forward_src = (char *)area[AREA_FORWARD_SRC] + ((const char *)o->src - (const char *)buffer);
@@ -68,8 +68,8 @@ static void find_forward(void *const *area, trope_operand *o, const void *buffer
     memcpy(o->forward_src_stride, o->src_stride, sizeof o->src_stride);
 }
 
-/* Q, K or V of the packed tensor, to the same place or, after one of `skip` heads, to a tensor of its own; backward from
- * there. */
+/* Adds Q, K or V of packed QKV. The output is in place or in a separate tensor, which follows a tensor of `skip` heads.
+ * Backward reads from that tensor. */
 static int bind_part(const bench_problem *p, void *const *area, bench_call *call, int32_t which, int32_t skip)
 {
     const bench_case *c = p->c;
@@ -94,7 +94,7 @@ static int bind_part(const bench_problem *p, void *const *area, bench_call *call
     return 0;
 }
 
-/* Elements of each head of a tensor whose heads are `pitch` elements apart, with nothing between tokens. */
+/* Part of each head of a tensor. Heads are `pitch` elements apart and tokens have no gap between them. */
 typedef struct head_slice {
     char *first;
     int32_t heads, pitch;
@@ -108,7 +108,7 @@ static int32_t say_slice(const bench_problem *p, const head_slice *slice, int32_
     return TROPE_STRIDED;
 }
 
-/* From one to the other, backward from the second to the first. */
+/* Copies from one slice to the other. Backward goes from the second to the first. */
 static int bind_slices(const bench_problem *p, bench_call *call, head_slice from, head_slice to, int32_t dim,
                        int32_t rotary)
 {
@@ -191,7 +191,7 @@ static void bind_angle_gradient(const bench_problem *p, void *const *area, trope
     args->d_inv_freq = p->cols ? NULL : area[AREA_D_ANGLES];
 }
 
-/* Of the operands that rotate: V, which is copied, has none. */
+/* Sets the norms of the operands that rotate. V is only copied and has none. */
 static void bind_norms(const bench_problem *p, void *const *area, bench_call *call)
 {
     int64_t before = 0;
@@ -244,7 +244,7 @@ static void bind_sequences(const bench_problem *p, void *const *area, trope_args
         args->sequences = p->sequences;
         args->stream_positions = rows->stream;
         args->cu_seqlens_dtype = bench_index_dtype(p->c);
-        args->padding = TROPE_PADDING_ZERO; /* without any, too: CUDA wants to be told */
+        args->padding = TROPE_PADDING_ZERO; /* also without padding: CUDA requires an explicit value */
     }
 }
 

@@ -3,7 +3,7 @@
 #include "bench_problem.h"
 #include "command.h"
 
-/* Between two areas: more than any case has in one. */
+/* Distance between two areas: larger than the area of any case. */
 #define AREA_DISTANCE ((uintptr_t)1 << 40)
 
 static int visit_problem(const bench_case *c, int32_t dtype, int (*visit)(void *context, const bench_made_call *call),

@@ -1,4 +1,4 @@
-/* What the CPU is timed with. Every case moves the same number of bytes, so their times can be compared with each other. */
+/* The cases that time the CPU. All cases move the same number of bytes, so their times are comparable. */
 #include "bench.h"
 
 #define F32         BENCH_TYPE(TROPE_F32)
@@ -11,7 +11,7 @@
 
 /* clang-format off */
 static const bench_case cases[] = {
-    /* Heads: the more of them, the more elements share a token's sines and cosines. */
+    /* Heads: with more heads, more elements share a token's cos and sin. */
     {.name = "heads-1", .dtypes = ALL, .heads = 1},
     {.name = "heads-8", .dtypes = ALL, .heads = 8},
     {.name = "heads-32", .dtypes = ALL | F64, .heads = 32},
@@ -37,7 +37,7 @@ static const bench_case cases[] = {
     {.name = "thd-pareto-freqs", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .rows.lengths = BENCH_SEQS_PARETO,
      .rows.angles = BENCH_FREQS_HALF, .backward = 1},
 
-    /* A context parallel rank's share of a sequence: the last rank's, from the middle. */
+    /* A context parallel rank's share of a sequence: with zigzag, the last rank has the middle of the sequence. */
     {.name = "cp-zigzag", .dtypes = F32 | BF16, .heads = 32, .rows.cp_size = 4},
     {.name = "cp-zigzag-freqs", .dtypes = BF16, .heads = 32, .rows.cp_size = 4, .rows.angles = BENCH_FREQS_HALF},
     {.name = "cp-zigzag-table", .dtypes = BF16, .heads = 32, .rows.cp_size = 4, .rows.angles = BENCH_TABLE_HALF},
@@ -53,7 +53,7 @@ static const bench_case cases[] = {
     {.name = "table-full", .dtypes = F32 | BF16, .heads = 32, .rows.angles = BENCH_TABLE_FULL},
     {.name = "table-own-dtype", .dtypes = F16 | BF16, .heads = 32, .rows.angles = BENCH_TABLE_OWN},
 
-    /* Q and K in one call: grouped queries, and one head of K for all. */
+    /* Q and K in one call: grouped queries, and one K head for all. */
     {.name = "q-and-k", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K},
     {.name = "q-and-k-freqs", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K,
      .rows.angles = BENCH_FREQS_HALF},
@@ -64,7 +64,7 @@ static const bench_case cases[] = {
      .form = BENCH_Q_AND_K},
     {.name = "q-and-one-k", .dtypes = BF16, .heads = 32, .groups = 1, .form = BENCH_Q_AND_K},
 
-    /* Windows of the head, and tensors inside of others. */
+    /* Windows of the head, and tensors inside other tensors. */
     {.name = "half-window", .dtypes = F32 | BF16, .heads = 32, .rotary_dim = 64},
     {.name = "mla", .dtypes = ALL, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
      .pairing = INTERLEAVED, .pairing_out = HALF},
@@ -78,7 +78,7 @@ static const bench_case cases[] = {
      .backward = 1},
     {.name = "strided", .dtypes = F32 | BF16, .heads = 32, .form = BENCH_STRIDED},
 
-    /* A norm before the rotation: beside heads-8, heads-32, thd, q-and-k and qkv-split. */
+    /* A norm before the rotation. Compare with heads-8, heads-32, thd, q-and-k and qkv-split. */
     {.name = "norm-8-heads", .dtypes = ALL, .heads = 8, .norm = TROPE_NORM_BEFORE},
     {.name = "norm-32-heads", .dtypes = ALL | F64, .heads = 32, .norm = TROPE_NORM_BEFORE},
     {.name = "norm-dim-256-quarter", .dtypes = F32 | BF16, .heads = 32, .head_dim = 256, .rotary_dim = 64, .norm = TROPE_NORM_BEFORE},

@@ -1,4 +1,4 @@
-/* Every combination of what a call may have, for --cases cross. */
+/* Every combination of the options of a call, for --cases cross. */
 #include <stdio.h>
 
 #include "bench.h"

@@ -1,5 +1,5 @@
-/* What CUDA is timed with: the calls that training makes. A group is a shape of the tensors in some sizes, each with some
- * sources of positions and angles. Every such combination is a case, named SHAPE-sTOKENS-SOURCE. */
+/* The cases that time CUDA: the calls of training. A group is a tensor shape in several sizes, each with several sources of
+ * positions and angles. Each combination is a case with the name SHAPE-sTOKENS-SOURCE. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -55,7 +55,7 @@ static const struct {
     const char *name;
     bench_rows rows;
 } kinds[KINDS] = {
-    /* The index of a token says its position. */
+    /* Positions from tokens. */
     [TOKENS] = {"tokens", {0}},
     [STEPS] = {"steps", {.angles = BENCH_PHASE_STEP}},
     [FREQS] = {"freqs", {.angles = BENCH_FREQS_HALF}},
@@ -65,7 +65,7 @@ static const struct {
     [TABLE_OWN] = {"table-own", {.angles = BENCH_TABLE_OWN}},
     [TABLE_AXES] = {"table-axes", {.angles = BENCH_TABLE_OWN_AXES}},
     [RANK] = {"rank", {.cp_size = 4}},
-    /* Ids do. */
+    /* Read positions. */
     [IDS] = {"ids", {.positions = BENCH_IDS}},
     [IDS_I64] = {"ids-i64", {.positions = BENCH_IDS, .index_dtype = TROPE_I64}},
     [IDS_FREQS] = {"ids-freqs", {.positions = BENCH_IDS, .angles = BENCH_FREQS_HALF}},
@@ -73,7 +73,7 @@ static const struct {
     [IDS_TABLE] = {"ids-table", {.positions = BENCH_IDS, .angles = BENCH_TABLE_OWN, .index_dtype = TROPE_I64}},
     [MROPE] = {"mrope", {.positions = BENCH_IDS_SECTIONS}},
     [MROPE_INTERLEAVED] = {"mrope-interleaved", {.positions = BENCH_IDS_INTERLEAVED}},
-    /* cu_seqlens do, which are searched. */
+    /* Searched positions. */
     [STARTS] = {"starts", {.positions = BENCH_STARTS, .lengths = SEQS}},
     [THD] = {"thd", {.lengths = SEQS}},
     [THD_I64] = {"thd-i64", {.lengths = SEQS, .index_dtype = TROPE_I64}},
@@ -109,8 +109,8 @@ static const struct {
 enum { MAX_SIZES = 6 };
 
 typedef struct case_group {
-    bench_case shape; /* its name is the beginning of those of the cases; dtypes 0 = bf16 */
-    uint32_t rows;    /* ROWS(...) of each kind */
+    bench_case shape; /* its name is the beginning of the cases' names; dtypes 0 = bf16 */
+    uint32_t rows;    /* ROWS(...) of each kind of source */
     int64_t tokens[MAX_SIZES];
 } case_group;
 
@@ -125,13 +125,13 @@ typedef struct case_group {
 
 /* clang-format off */
 static const case_group groups[] = {
-    /* Q and K of one call. 8 + 1 heads are those of a 70B model on one of 8 ranks. */
+    /* Q and K in one call. 8 + 1 heads are a 70B model on one of 8 ranks. */
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, MANY, {8192}}, /* 38 MB */
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SOME, {2048, 4096, 32768, 262144}},
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SMALL, {256, 512, 1024}},
     {{"qk-8-1-out", QK(8, 1)}, SOME, {8192}},
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, WITH_FREQS, {32768}}, /* 151 MB */
-    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SOME | WITH_FREQS, {16384, 65536}}, /* 42 and 168 MB: an 8B model's */
+    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SOME | WITH_FREQS, {16384, 65536}}, /* 42 and 168 MB: an 8B model */
     {{"qk-2-1-in", QK(2, 1), .in_place = 1}, SOME | WITH_FREQS, {32768}}, /* 50 MB */
     {{"qk-2-1-dim-64-in", QK(2, 1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {65536}},
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY, {2048}}, /* 42 MB */
@@ -156,7 +156,7 @@ static const case_group groups[] = {
     {{"qk-8-4-dim-256-in", QK(8, 4), .head_dim = 256, .in_place = 1}, SMALL, {16384}},
     {{"qk-32-8-half-in", QK(32, 8), .rotary_dim = 64, .in_place = 1}, SMALL, {16384}},
 
-    /* Packed QKV: rotated inside; taken apart, with a copy of V; and put together again. */
+    /* Packed QKV: rotated in place; split, with a copy of V; and joined again. */
     {{"qkv-32-8-inside", IN(32, 8)}, MANY, {8192}},
     {{"qkv-32-8-inside", IN(32, 8)}, SOME, {2048}},
     {{"qkv-8-1-inside", IN(8, 1)}, SOME, {8192}},
@@ -193,7 +193,7 @@ static const case_group groups[] = {
     {{"h-32-strided", ONE(32), .dtypes = BF16 | F32, .form = BENCH_STRIDED}, ROWS(TOKENS), {8192}},
     {{"h-32-out", ONE(32), .dtypes = F64}, ROWS(TOKENS) | ROWS(THD), {2048}},
 
-    /* One head, which nothing shares a sine with. */
+    /* One head: no other head shares its cos and sin. */
     {{"h-1-out", ONE(1)}, SOME | ROWS(IDS_I64), {131072}}, /* 67 MB */
     {{"h-1-out", ONE(1)}, SMALL, {2048, 4096, 8192, 16384, 32768}},
     {{"h-1-out", ONE(1), .dtypes = F16 | F32}, SMALL | ROWS(IDS), {65536}},
@@ -205,7 +205,7 @@ static const case_group groups[] = {
     {{"qk-32-8-native-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE, .in_place = 1}, ROWS(TABLE_OWN), {8192}},
     {{"qk-32-8-native-f32-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE_F32, .in_place = 1}, ROWS(TABLE_FULL), {8192}},
 
-    /* Multi-head latent attention: the last 64 of 192; keys and values from latents, with k_pe for all heads. */
+    /* Multi-head latent attention: the last 64 of 192 elements; keys and values from latents, with k_pe for all heads. */
     {{"mla-q-128", MLA_Q(128)}, SOME_OF_MLA, {4096}},
     {{"mla-q-16", MLA_Q(16)}, SMALL, {4096}},
     {{"mla-kv-128", MLA_KV(128)}, SOME_OF_MLA, {4096}},
@@ -214,7 +214,7 @@ static const case_group groups[] = {
     {{"mla-kv-16", MLA_KV(16)}, SMALL, {4096}},
     {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
 
-    /* Heads of Q and K are normalised and rotated; backward with the gradients of the weights. */
+    /* Norm and rotation of the heads of Q and K. Backward includes the gradients of the weights. */
     {{"norm-32-8", QK(32, 8), .norm = TROPE_NORM_BEFORE}, SOME | ROWS(THD_PARETO) | ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS),
      {2048, 8192}},
     {{"norm-64-8", QK(64, 8), .norm = TROPE_NORM_BEFORE}, SOME, {1024, 4096}}, /* 38 and 151 MB */
@@ -236,7 +236,7 @@ static const case_group groups[] = {
     {{"norm-qkv-32-8-split-bwd", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {2048, 8192}},
     {{"norm-after-32-8", QK(32, 8), .norm = TROPE_NORM_AFTER}, SMALL | ROWS(IDS), {2048, 8192}},
     {{"norm-after-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_AFTER, .backward = 1}, SMALL, {2048, 8192}},
-    /* OLMo 2 of 7 and of 32 billion parameters, MiniMax M2. */
+    /* OLMo 2 with 7 and 32 billion parameters, MiniMax M2. */
     {{"norm-token-32-32", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | ROWS(THD_PARETO), {2048, 8192}},
     {{"norm-token-40-8", QK(40, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | WITH_FREQS, {2048, 8192}},
     {{"norm-token-48-8", QK(48, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, ROWS(IDS), {2048, 8192}},
@@ -250,7 +250,7 @@ static const case_group groups[] = {
     {{"h-32-b4-d-angles", ONE(32), .batch = 4, .backward = 1, .angle_gradient = 1}, ROWS(TOKENS) | ROWS(FREQS), {2048}},
     {{"qk-32-8-d-angles", QK(32, 8), .backward = 1, .angle_gradient = 1}, SMALL | ROWS(IDS), {8192}},
 
-    /* dx added to what is there. */
+    /* dx added to old_dst. */
     {{"h-32-add", ONE(32), .backward = 1, .accumulate = 1}, SOME, {8192}},
     {{"qk-32-8-add", QK(32, 8), .dtypes = BF16 | F16 | F32, .backward = 1, .accumulate = 1}, ROWS(TOKENS), {8192}},
 };

@@ -1,4 +1,4 @@
-/* What is in the memory of a problem before its call. */
+/* The contents of a problem's memory before its call. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "random_bits.h"
 #include "value.h"
 
-/* Numbers from 1/8 to 2 of both signs: random bits, with all of the exponent but the last two bits fixed. */
+/* Random numbers from 1/8 to 2 with both signs: random bits, with all bits of the exponent fixed except the last two. */
 typedef struct pattern {
     uint64_t *words;
     uint64_t seed, random, fixed;
@@ -39,7 +39,7 @@ typedef struct angle_job {
     void *const *area;
 } angle_job;
 
-/* Some rows of all tables, each of which has angles of its own. `begin` and `end` count bytes of a column of one byte a
+/* Fills some rows of all tables. Each row has different angles. `begin` and `end` count bytes of a column with one byte per
  * row. */
 static void fill_rows(void *context, size_t begin, size_t end)
 {

@@ -1,4 +1,4 @@
-/* The ratio that a result has to reach, and whether it has. docs/performance.md explains the goals. */
+/* The ratio that a result must reach, and whether it did. docs/performance.md explains the goals. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -6,9 +6,9 @@
 #include "seconds.h"
 
 #define MB        1e6
-#define HOST_OVER 1.5e-6 /* seconds of a call over those of an empty kernel's launch */
+#define HOST_OVER 1.5e-6 /* seconds of a call, minus the launch of an empty kernel */
 
-/* What a call does to its tensors. */
+/* The operation of a call on its tensors. */
 typedef enum call_class {
     ONE_HEAD,
     ONE_OUT,    /* one operand out of place */
@@ -25,17 +25,17 @@ typedef enum call_class {
     NORM_BACKWARD
 } call_class;
 
-/* Where the angles of a row come from. */
+/* The source of a token's angles. */
 typedef enum row_class {
     FROM_TOKENS,
     FREQS,
-    TABLES, /* of cos and sin */
+    TABLES, /* cos and sin */
     IDS,
-    IDS_FREQS, /* ids with a table */
+    IDS_FREQS, /* ids and a table */
     IDS_DISTINCT_FREQS,
     AXES,
     SEARCHED,
-    SEARCHED_FREQS, /* the same with a table */
+    SEARCHED_FREQS, /* searched positions and a table */
     ROW_CLASSES
 } row_class;
 
@@ -76,16 +76,16 @@ static row_class class_of_row(const bench_problem *p)
 
 typedef struct goal_rule {
     unsigned classes;         /* CLASS(...) of each call_class */
-    double least_mb, most_mb; /* moved, the most excluded */
+    double least_mb, most_mb; /* bytes moved in MB; least_mb is included, most_mb is not */
     int32_t least_heads, most_heads;
-    double at_least[ROW_CLASSES]; /* 0 = none is stated */
+    double at_least[ROW_CLASSES]; /* 0 = no goal */
 } goal_rule;
 
 #define CLASS(c)    (1u << (c))
 #define NO_LIMIT    1e9
 #define FROM(heads) (heads), INT32_MAX
 
-/* The first that fits. */
+/* The first rule that fits applies. */
 /* clang-format off */
 #define ALL_ROWS(x) {x, x, x, x, x, x, x, x, x}
 static const goal_rule rules[] = {
@@ -108,7 +108,7 @@ static const goal_rule rules[] = {
     {CLASS(NATIVE),                                 128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},
     {CLASS(NORM),                                   128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.98)},
     {CLASS(NORM),                                   34, 64,         FROM(8),  ALL_ROWS(0.96)},
-    /* The tokens of the same sizes forward. */
+    /* The same numbers of tokens as in the forward rules. */
     {CLASS(NORM_BACKWARD),                          192, NO_LIMIT,  FROM(8),  ALL_ROWS(0.93)},
     {CLASS(NORM_BACKWARD),                          51, 96,         FROM(8),  ALL_ROWS(0.85)},
 };
@@ -121,13 +121,14 @@ static int fits(const goal_rule *rule, const bench_problem *p)
            heads >= rule->least_heads && heads <= rule->most_heads;
 }
 
-/* What packed Q and K may lose that are more than one array of int32 on one rank, or whose lengths are uneven. */
+/* The loss allowed for packed sequences of Q and K beyond the simplest form, which has one array of int32, one rank and
+ * even lengths. */
 static double allowance(const bench_problem *p)
 {
     const bench_rows *rows = &p->c->rows;
     if (class_of_call(p) != QK_IN || !rows->lengths)
         return 0;
-    if (rows->lengths == BENCH_SEQS_16384) /* of four tokens */
+    if (rows->lengths == BENCH_SEQS_16384) /* four tokens each */
         return 0.06;
     if (rows->lengths == BENCH_SEQS_PARETO)
         return 0.03;
@@ -148,9 +149,9 @@ double bench_goal(const bench_problem *p)
     return 0;
 }
 
-/* Whether they were reached */
+/* Results compared with the goals */
 
-/* Of all calls that are one launch, in ascending order. */
+/* Collects the times of all calls that are a single launch, in ascending order. */
 static int host_times(const bench_report *report, double *seconds)
 {
     int count = 0;

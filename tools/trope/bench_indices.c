@@ -1,12 +1,12 @@
-/* What a problem has in its arrays of integers: where sequences begin, ids, start positions. */
+/* The integer arrays of a problem: sequence boundaries, ids, start positions. */
 #include <math.h>
 
 #include "bench_problem.h"
 #include "random_bits.h"
 
-#define LONGEST      16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define LONGEST      16384 /* longest sequence of BENCH_SEQS_PARETO, in tokens */
 #define SHORTEST     64
-#define ID_SEQUENCES 64 /* of equal length, whose tokens BENCH_IDS counts */
+#define ID_SEQUENCES 64 /* number of sequences of equal length in BENCH_IDS */
 
 static void store_index(int32_t dtype, void *array, int64_t i, int64_t value)
 {
@@ -18,14 +18,14 @@ static void store_index(int32_t dtype, void *array, int64_t i, int64_t value)
 
 /* Sequences */
 
-/* Pareto lengths of at least 1 for sequence i: the same each time that it is asked for. */
+/* Returns a Pareto length of at least 1 for sequence i: the same in each call. */
 static double pareto(int64_t i)
 {
     const double u = ((double)(random_bits(0, (uint64_t)i) >> 12) + 0.5) * 0x1p-52;
     return pow(u, -1 / 1.16);
 }
 
-/* How many sequences there are, 0 if their lengths say it. */
+/* Returns the number of sequences, or 0 if it follows from their lengths. */
 static int64_t given_count(bench_lengths lengths)
 {
     switch (lengths) {
@@ -40,8 +40,8 @@ static int64_t given_count(bench_lengths lengths)
     }
 }
 
-/* Where the i-th of `count` sequences of `tokens` begins, such that any layout of context parallel ranks can divide it.
- * Every other one is 5/4 of the mean length long, the others 3/4. */
+/* Returns the begin of the i-th of `count` sequences of `tokens`, so that the ranks of any context parallel layout can
+ * split it. Lengths alternate between 5/4 and 3/4 of the mean. */
 static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64_t i)
 {
     const int64_t ranks = bench_ranks(p->c), unit = ranks > 1 ? 2 * ranks : 1;
@@ -49,7 +49,7 @@ static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64
     return i < count ? at / unit * unit : tokens;
 }
 
-/* Where sequence i, which begins at `begin`, ends, if nothing ends before. */
+/* Returns the end of sequence i, which begins at `begin`, before the limit by the number of tokens. */
 static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t begin)
 {
     const bench_lengths lengths = p->c->rows.lengths;
@@ -61,12 +61,12 @@ static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t
     return begin + (SHORTEST * pareto(i) < LONGEST ? (int64_t)(SHORTEST * pareto(i)) : LONGEST);
 }
 
-/* A sequence of the stream of all ranks: `end` is the storage's, `real` how many of its tokens are no padding. */
+/* A sequence in the stream of all ranks. `end` is its end in memory, and `real` its number of unpadded tokens. */
 typedef struct sequence {
     int64_t number, begin, end, real;
 } sequence;
 
-/* Steps from a sequence, at first {-1}, to the next one; 0 after the last, which ends with the tokens. */
+/* Steps from a sequence (at first {-1}) to the next one. Returns 0 after the last one, which ends with the tokens. */
 static int next_sequence(const bench_problem *p, sequence *s)
 {
     const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->rows.lengths);
@@ -82,7 +82,7 @@ static int next_sequence(const bench_problem *p, sequence *s)
     return 1;
 }
 
-/* Tokens after which ids begin again. */
+/* Number of tokens after which the ids start again. */
 static int64_t id_period(const bench_problem *p)
 {
     return p->tokens > ID_SEQUENCES ? p->tokens / ID_SEQUENCES : 1;
@@ -127,7 +127,8 @@ int64_t bench_index_count(const bench_problem *p)
     return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
-/* Of three axes: frames of 16 x 16 patches. Below the tokens, for tables. */
+/* Returns an id on three axes: frames of 16 x 16 patches. Ids are smaller than the number of tokens, so tables can have
+ * that many rows. */
 static int64_t id_of(const bench_problem *p, int32_t axis, int64_t token)
 {
     if (bench_id_axes(p->c) == 1)

@@ -1,4 +1,4 @@
-/* What trope bench prints as JSON. */
+/* The JSON output of trope bench. */
 #include <inttypes.h>
 #include <stdio.h>
 

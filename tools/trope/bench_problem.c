@@ -1,4 +1,4 @@
-/* A case made concrete: its sizes. */
+/* Chooses the sizes of a case. */
 #include "bench_problem.h"
 
 #include <math.h>
@@ -74,13 +74,13 @@ int32_t bench_id_axes(const bench_case *c)
 
 /* Elements of a token */
 
-/* Heads that are rotated: those of Q, and of K if there is one. */
+/* Number of rotated heads: the heads of Q, and those of K if there is one. */
 static int64_t rotated_heads(const bench_case *c)
 {
     return c->heads + c->groups;
 }
 
-/* With the parts of each head of Q and K that are one tensor, and with V. */
+/* Elements per token in kv and k_pe, the joined form. */
 static int64_t mla_joined(const bench_case *c)
 {
     return (int64_t)c->heads * (MLA_NOPE + MLA_V) + MLA_PE;
@@ -91,7 +91,7 @@ static int64_t mla_split(const bench_case *c)
     return (int64_t)c->heads * (MLA_NOPE + MLA_PE + MLA_V);
 }
 
-/* All heads of the source, with K and V if they are in it. */
+/* Elements of all heads of the source, including K and V if they are in it. */
 static int64_t source_elements(const bench_case *c)
 {
     if (c->form == BENCH_MLA_KV)
@@ -99,7 +99,7 @@ static int64_t source_elements(const bench_case *c)
     return (rotated_heads(c) + (bench_is_qkv(c) ? c->groups : 0)) * bench_head_dim(c);
 }
 
-/* Those of the destination, out of place. */
+/* Elements of the destination of a call out of place. */
 static int64_t result_elements(const bench_case *c)
 {
     if (c->form == BENCH_MLA_KV)
@@ -107,7 +107,7 @@ static int64_t result_elements(const bench_case *c)
     return source_elements(c);
 }
 
-/* Those that the call reads, and those that it writes. */
+/* Elements that the call reads and, below, elements that it writes. */
 static int64_t elements_read(const bench_case *c)
 {
     if (c->in_place)
@@ -157,7 +157,7 @@ int64_t bench_table_rows(const bench_problem *p)
     return p->cols ? p->longest * bench_ranks(p->c) : 0;
 }
 
-/* Qwen2-VL's sections of 64 pairs, or Qwen3-VL's. */
+/* Sets the axes of Qwen2-VL's sections of 64 pairs, or Qwen3-VL's. */
 static int find_axes(bench_problem *p)
 {
     static const int32_t by_sections[] = {16, 24, 24, 0}, interleaved[] = {24, 20, 20, 0};
@@ -204,7 +204,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* The source and the destination have room for a copy of as many bytes, too. */
+/* Sets the sizes of the areas. The source and the destination also have room for a copy of the same number of bytes. */
 static void set_sizes(bench_problem *p)
 {
     const bench_case *c = p->c;
@@ -230,7 +230,8 @@ static void set_sizes(bench_problem *p)
     }
 }
 
-/* Additions of a sum, each to a double of this sum's magnitude: a term is at most 2 * 2 * 2 * the position. */
+/* Bounds the rounding of a sum in the gradient of the angles: each addition rounds a double of the sum's magnitude. A term
+ * is at most 2 * 2 * 2 * the position. */
 static double sum_slack(const bench_problem *p)
 {
     if (!p->c->angle_gradient)
@@ -241,14 +242,14 @@ static double sum_slack(const bench_problem *p)
     return terms * 0x1p-53 * terms * 8 * (p->cols ? 1 : (double)p->longest);
 }
 
-/* 2^-20 of the magnitudes' sum: x * rstd is about 1, and dy below 2. */
+/* Returns 2^-20 of the sum of the magnitudes: x * rstd is about 1, and dy is below 2. */
 static double weight_slack(const bench_problem *p)
 {
     const int32_t heads = p->c->norm_token ? 1 : p->c->heads;
     return p->c->norm && p->c->backward ? 0x1p-20 * 2 * (double)(bench_all_tokens(p) * heads) : 0;
 }
 
-/* What is touched of a tensor that a call changes in place: windows of heads, or Q and K of QKV. */
+/* Returns the touched parts of a tensor in a call in place: windows of heads, or Q and K of QKV. */
 static device_runs runs_of(const bench_problem *p)
 {
     const bench_case *c = p->c;
@@ -261,7 +262,7 @@ static device_runs runs_of(const bench_problem *p)
     return c->in_place && runs.bytes < runs.pitch ? runs : (device_runs){0};
 }
 
-/* In multiples of 64, which whole parts of sequences of context parallel ranks need. */
+/* Chooses a multiple of 64, because context parallel ranks need whole parts of sequences. */
 static int64_t choose_tokens(const bench_case *c, double per_token, const bench_sizes *sizes)
 {
     const double of_all = per_token * bench_batch(c);
@@ -270,14 +271,14 @@ static int64_t choose_tokens(const bench_case *c, double per_token, const bench_
     return tokens < most ? tokens : most;
 }
 
-/* Of what is touched of the tensors, without what is not read of padding; and of the rows of a table that are used. */
+/* Counts the bytes of the touched tensor parts and of the table rows in use. Padding that is not read does not count. */
 static double bytes_moved(const bench_problem *p)
 {
     const bench_case *c = p->c;
     const double tokens = (double)bench_all_tokens(p), size = value_size(p->dtype);
     const double elements = (tokens - (double)p->padding) * (double)elements_read(c) + tokens * (double)elements_written(c);
     const double row = (double)p->cols * value_size(bench_angle_dtype(p)) * (bench_has_cos_and_sin(c) ? 2 : 1);
-    const int64_t entries = c->rows.angles == BENCH_TABLE_OWN_AXES ? bench_batch(c) : 1; /* of a column one axis is used */
+    const int64_t entries = c->rows.angles == BENCH_TABLE_OWN_AXES ? bench_batch(c) : 1; /* each column uses one axis */
     return elements * size + (double)(p->longest * entries) * row;
 }
 

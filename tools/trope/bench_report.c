@@ -1,4 +1,4 @@
-/* What trope bench prints: a table to read here, JSON to keep in bench_json.c. */
+/* The text output of trope bench: a table. bench_json.c writes JSON. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "call_options.h"
 #include "command.h"
 
-/* What the device calls itself, or else the processor by /proc/cpuinfo, or its architecture. */
+/* Writes the device's own name, or else the processor in /proc/cpuinfo, or else the architecture. */
 static void machine_name(const bench_report *report, char *name, size_t size)
 {
     struct utsname system;
@@ -42,7 +42,7 @@ const char *bench_layout_name(const bench_case *c)
     return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, bench_layout(c));
 }
 
-/* The first `name: value` line about a name in trope_info(), or "". */
+/* Writes the value of the first `name: value` line about a name in trope_info(), or "". */
 static void info_value(const char *name, char *value, size_t size)
 {
     const size_t length = strlen(name);
@@ -163,7 +163,7 @@ void bench_print_refusal(bench_report *report, const bench_result *result)
         printf("# refused: %s: %s\n", result->name, trope_last_error());
 }
 
-/* How long all cases took together, and the one that took longest. */
+/* Prints the total time of all cases, and the slowest case. */
 static void print_durations(const bench_report *report)
 {
     const bench_result *longest = report->results;

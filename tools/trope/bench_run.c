@@ -1,4 +1,4 @@
-/* One problem after another: memory for it, the call once to see that it is right, then its time beside that of copies. */
+/* Runs problems one after the other: reserves memory, checks one call, then times calls and copies. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,21 +9,21 @@
 #include "seconds.h"
 #include "value.h"
 
-/* Calls whose time on the host is taken. */
+/* Number of calls whose time on the host is measured. */
 #define HOST_CALLS 200
-/* A case is noisy if half of its copies took this many times as long as the fastest one. */
+/* A case is noisy if half of its copies took at least this many times as long as the fastest one. */
 #define NOISY 1.25
-/* An ulp of the largest element, which is below 2 in magnitude, as a pair of f64 rotated by it may have. */
+/* One ulp of the largest element. Elements are below 2 in magnitude; rotating an f64 pair can have this error. */
 #define LARGEST_ULP 0x1p-51
 
-/* Memory. A device may have several sets of it, so that a call finds nothing in a cache that an earlier one left there. */
+/* Memory. A device may have several sets, so that no call finds data of an earlier call in a cache. */
 
 static int set_count(const bench_run *run, const bench_problem *p)
 {
     return run->device->sets(p->moved / 2);
 }
 
-/* Bytes from an area of one set to that of the next. */
+/* Distance in bytes between the sets of an area. */
 static size_t set_stride(const bench_problem *p, int area)
 {
     return (p->size[area] + 4095) / 4096 * 4096;
@@ -71,7 +71,7 @@ void bench_release(bench_run *run)
     free(run->standards.all);
 }
 
-/* The host's data goes to all sets. */
+/* Uploads the host's data to all sets. */
 static int upload(bench_run *run, const bench_problem *p)
 {
     void *first[AREA_COUNT], *area[AREA_COUNT];
@@ -89,7 +89,7 @@ static int upload(bench_run *run, const bench_problem *p)
     return 0;
 }
 
-/* What is timed */
+/* Timed work */
 
 typedef struct call_context {
     bench_call *calls; /* for each set */
@@ -106,7 +106,7 @@ static int run_call(void *context, int set, void *stream)
     return 0;
 }
 
-/* A way to copy, or to move. */
+/* A way to copy or to move. */
 typedef struct way_context {
     const bench_run *run;
     const bench_problem *p;
@@ -144,14 +144,14 @@ static int time_host(bench_run *run, call_context *call, bench_result *result)
     return 0;
 }
 
-/* The ways to copy, or to move, that are timed beside a case. */
+/* The ways to copy or to move that are timed beside a case. */
 typedef struct timed_ways {
-    int standard; /* its number in bench_run.standards */
+    int standard; /* index in bench_run.standards */
     const char *const *names;
     int all, count;
     int ways[DEVICE_MAX_WAYS];
     double bytes;
-    double *seconds; /* of the first one, `repeat` times; then of the next */
+    double *seconds; /* `repeat` times of the first way, then of the next */
 } timed_ways;
 
 static int choose_ways(bench_run *run, const bench_problem *p, int are_moves, timed_ways *w)
@@ -170,7 +170,7 @@ static int choose_ways(bench_run *run, const bench_problem *p, int are_moves, ti
     return 0;
 }
 
-/* Keeps what was seen, and returns the best of all that ever was. */
+/* Records the times, and returns the best way so far. */
 static bench_yardstick judge_ways(const bench_run *run, timed_ways *w)
 {
     if (!w->count)
@@ -181,13 +181,13 @@ static bench_yardstick judge_ways(const bench_run *run, timed_ways *w)
     return bench_best_way(standard, w->names, w->all, w->bytes);
 }
 
-/* Sorted by judge_ways. */
+/* judge_ways must have sorted the times. */
 static int is_noisy(const bench_run *run, const timed_ways *w)
 {
     return w->seconds[run->repeat / 2] > NOISY * w->seconds[0];
 }
 
-/* The call, the copies and the moves, in turn. */
+/* Times the call, the copies and the moves, in turn. */
 static int measure_ways(bench_run *run, const bench_problem *p, call_context *call, bench_result *result,
                         timed_ways ways[2])
 {
@@ -229,9 +229,9 @@ static int time_case(bench_run *run, const bench_problem *p, call_context *call,
     return 0;
 }
 
-/* Whether it is right */
+/* Correctness */
 
-/* Elements that differ in any bit or, with a slack, in more than two ulp and by more than that. */
+/* Counts elements that differ in any bit or, if there is a slack, by more than two ulp and by more than the slack. */
 typedef struct tolerance {
     int32_t type;
     int is_exact;
@@ -259,7 +259,7 @@ static int compare_area(bench_run *run, const bench_problem *p, int area, const 
     return 0;
 }
 
-/* The host's way to the same result: on the CPU the plainest one; for another device the fastest. */
+/* Makes the host's call for the reference: on the CPU the slowest, simplest way; for another device the fastest. */
 static int bind_reference(const bench_run *run, const bench_problem *p, bench_call *call)
 {
     const int is_cpu = run->device == &device_cpu;
@@ -271,7 +271,7 @@ static int bind_reference(const bench_run *run, const bench_problem *p, bench_ca
     return 0;
 }
 
-/* Runs the call once on the device, once on the host, and compares what they wrote. */
+/* Runs the call once on the device and once on the host, and compares the outputs. */
 static int verify_case(bench_run *run, const bench_problem *p, call_context *call, bench_result *result)
 {
     bench_call host_call;
@@ -289,7 +289,7 @@ static int verify_case(bench_run *run, const bench_problem *p, call_context *cal
     return p->c->angle_gradient ? compare_area(run, p, AREA_D_ANGLES, &sums, result) : 0;
 }
 
-/* Scratch, of which the host's call may need another amount than the device's. */
+/* Reserves workspaces. The host's call may need another size than the device's. */
 static int reserve_workspace(bench_run *run, bench_problem *p, const trope_args *args)
 {
     bench_call host_call;
@@ -316,7 +316,7 @@ static int bind_call(const bench_run *run, const bench_problem *p, int set, benc
     return 0;
 }
 
-/* Whether the device takes the call. Returns its status, after a complaint if that is none that a bench can go on with. */
+/* Finds out whether the device supports the call. Returns the status, after a complaint if the bench cannot go on. */
 static trope_status find_kernel(const call_context *call, bench_result *result)
 {
     const trope_status status =
@@ -365,7 +365,7 @@ int bench_run_problem(bench_run *run, bench_problem *p)
     return failed ? RESULT_REFUSED : 0;
 }
 
-/* Memory that no case changes. */
+/* Allocates memory that is the same for all cases. */
 int bench_begin(bench_run *run)
 {
     size_t largest = 0;

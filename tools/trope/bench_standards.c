@@ -1,13 +1,13 @@
-/* Copies and moves that were timed before, as yardsticks for other cases of the same size. */
+/* Earlier times of copies and moves, as yardsticks for other cases of the same size. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "command.h"
 
-/* Sizes of which one is at most so many times the other are the same. */
+/* Two sizes are the same if their ratio is at most this. */
 #define NEAR 1.03
-/* Ways that are timed beside a case whose size was seen before. */
+/* Number of ways that are timed beside a case whose size has been timed before. */
 #define BEST_WAYS 2
 
 static int is_near(const bench_standard *s, const device_runs *runs, double bytes)
@@ -30,7 +30,7 @@ int bench_find_standard(bench_standards *standards, const device_runs *runs, dou
     return standards->count++;
 }
 
-/* The fastest way but for one of them. */
+/* Returns the fastest way, except `excluded`. */
 static int best_but(const bench_standard *standard, int count, int excluded)
 {
     int best = -1;

@@ -133,7 +133,7 @@ int32_t columns_of_table(const trope_args *args, int per_element)
     return order == TROPE_PAIRING_INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED : TROPE_COLUMNS_HALF;
 }
 
-/* DYNAMIC and LONGROPE have other frequencies beyond the original length. */
+/* Sets the length. DYNAMIC and LONGROPE use other frequencies beyond the original length. */
 static int set_length(const rotation_options *options, int64_t last_position, trope_frequency_args *rule)
 {
     const int64_t length = options->seq_len;
@@ -174,7 +174,7 @@ int frequencies_by_rule(const rotation_options *options, int32_t rotary_dim, int
     return 0;
 }
 
-/* What the fields of a call are on the command line. */
+/* The option for each field of a call. */
 static const char *const option_words[][2] = {
     {"layout", "--layout"},
     {"src_layout", "--layout"},
@@ -216,12 +216,13 @@ static const char *option_of(const char *word, size_t length)
     return NULL;
 }
 
-/* A field is a word with a value behind it, or in the first place; words of prose are left alone. */
+/* Replaces fields by options. A word is a field if it is the first one, contains '_', or is followed by a value. Other
+ * words are prose and stay. */
 static void library_words(const char *message, char *text, size_t size)
 {
     const char *c = strstr(message, ": ");
     size_t used = 0;
-    c = c ? c + 2 : message; /* behind the function's name */
+    c = c ? c + 2 : message; /* after the function's name */
     const char *start = c;
     text[0] = 0;
     while (*c && used + 1 < size) {

@@ -1,4 +1,4 @@
-/* trope check: values and gradients of the library on a shape from the command line. */
+/* trope check: checks values and gradients of the library on a shape from the command line. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -42,12 +42,12 @@ static const option_spec check_specs[] = {
     {"seed", 0, OPTION_INT64, offsetof(check_options, seed), .low = 0, .high = INT64_MAX, .help = "of the random numbers"},
     {.name = NULL}};
 
-/* An error beside what is allowed; of many, the one that is worst in proportion. */
+/* An error and its bound. Of several errors, the one with the largest ratio is kept. */
 typedef struct finding {
     double error, bound;
-    double ratio;      /* 0 for no error, infinite where none is allowed or the error is NaN */
-    int64_t overflows; /* results that are beyond the dtype, and not compared */
-    int64_t nan;       /* results that are NaN and should not be */
+    double ratio;      /* 0 for no error; infinite if the bound is 0 or the error is NaN */
+    int64_t overflows; /* results beyond the dtype's range, which are not compared */
+    int64_t nan;       /* unexpected NaN results */
 } finding;
 
 static void keep_worst(finding *worst, double error, double bound)
@@ -59,7 +59,7 @@ static void keep_worst(finding *worst, double error, double bound)
         worst->error = error, worst->bound = bound, worst->ratio = ratio;
 }
 
-/* An element of a result beside what it should be. */
+/* Compares an element of a result with its expected value. */
 static void compare_element(const check_problem *p, finding *found, double result, double expected, double magnitude,
                             double bound)
 {
@@ -76,8 +76,9 @@ static int holds(const finding *f)
     return f->ratio <= 1;
 }
 
-/* What arithmetic may add to the error of an element, in units of its magnitude (see reference_apply): in fp32 the rounding
- * of cos, sin, mscale, the product and the sum; in f64 also that of an angle in radians, which is this program's. */
+/* The error that arithmetic may add to an element, in units of its magnitude (see reference_apply). In fp32 this is the
+ * rounding of cos, sin, mscale, the product and the sum; in f64 also the rounding of an angle in radians in this program.
+ */
 static double arithmetic_error(const check_problem *p)
 {
     if (p->args.dtype != TROPE_F64)
@@ -85,7 +86,7 @@ static double arithmetic_error(const check_problem *p)
     return 16 * 0x1p-53 + (p->cols ? 0 : (double)p->rows * p->inv_freq[0] * 0x1p-52);
 }
 
-/* What the store may add: half a step of the dtype, or with native rounding a few of them. */
+/* The error that the store may add: half a step of the dtype, or a few half steps with native rounding. */
 static double store_error(const check_problem *p, double value, double magnitude)
 {
     const double half = value_epsilon(p->args.dtype) / 2;
@@ -123,7 +124,8 @@ static int check_backward(check_problem *p, finding *found)
     return check_values(p, 1, found);
 }
 
-/* <M x, y> beside <x, M' y>. The roundings are independent, so their sum grows like a root: 8 standard deviations. */
+/* Compares <M x, y> with <x, M' y>. The rounding errors are independent, so their sum grows like a square root. The bound
+ * is 8 standard deviations. */
 static int check_adjoint(check_problem *p, finding *found)
 {
     long double difference = 0;
@@ -147,7 +149,7 @@ static int check_adjoint(check_problem *p, finding *found)
     return 0;
 }
 
-/* The call with `inverse` turned over, reading what the forward call wrote. */
+/* Calls with `inverse` flipped, on the output of the forward call. */
 static int call_undoing(check_problem *p, const double *in, double *out)
 {
     const trope_args saved = p->args;
@@ -179,7 +181,8 @@ static int check_inverse(check_problem *p, finding *found)
     return 0;
 }
 
-/* Finite differences. L = <M x, dy>, with dy in p->y; differences are summed, not sums subtracted. */
+/* Finite differences. L = <M x, dy>, with dy in p->y. The differences of elements are summed; subtracting two sums would
+ * lose digits. */
 
 static int loss_difference(check_problem *p, const double *plus, const double *minus, double *difference)
 {
@@ -195,7 +198,7 @@ static int loss_difference(check_problem *p, const double *plus, const double *m
 #define DIRECTIONS 8
 #define ELEMENTS   24
 
-/* Along one direction: that of all elements at once, or of element `only`. The call is linear, so a step of 1 is exact. */
+/* Checks one direction: all elements at once, or only element `only`. The call is linear, so a step of 1 is exact. */
 static int check_direction(check_problem *p, const double *dx, double *direction, int64_t only, finding *found)
 {
     double expected = 0, scale = 0, difference;
@@ -227,7 +230,7 @@ static int check_input_gradient(check_problem *p, finding *found)
     return result;
 }
 
-/* dL/d(angle) by a central difference. */
+/* Computes dL/d(angle) by a central difference. */
 static int angle_slope(check_problem *p, int64_t row, int32_t column, double step, double *slope)
 {
     double difference = 0;
@@ -242,14 +245,14 @@ static int angle_slope(check_problem *p, int64_t row, int32_t column, double ste
     return result;
 }
 
-/* Two steps, extrapolated to none, for some rows and columns: rows that tokens have. */
+/* Extrapolates two steps to step 0, for some columns and for rows that tokens use. */
 static int check_angle_gradient(check_problem *p, finding *found)
 {
     const double sequences = p->cu_seqlens ? (double)p->args.sequences + 1 : 1;
     const int32_t columns = p->cols ? p->cols : p->pairs;
-    const double reach = p->cols ? 1 : (double)p->rows; /* how far an angle moves when its source moves by 1 */
+    const double reach = p->cols ? 1 : (double)p->rows; /* how far an angle moves if its source moves by 1 */
     const double step = 1e-3 / reach;
-    const double share = /* elements that feel it, at most */
+    const double share = /* largest number of elements that depend on it */
         p->cols ? sequences * (double)p->elements / (double)p->args.tokens : (double)p->elements;
     check_fill(p, p->x);
     check_fill(p, p->y);
@@ -288,7 +291,7 @@ enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
 /* ---- the command ---- */
 
-/* --shape says what four options say, too. */
+/* Reads --shape, which stands for four other options. */
 static int read_shape(check_options *options)
 {
     int64_t shape[4];
@@ -305,10 +308,10 @@ static int read_shape(check_options *options)
     return 0;
 }
 
-/* Its square, and sums of as much over all elements, are finite in double. */
+/* With this limit, its square and sums of it over all elements are finite in double. */
 #define LARGEST_MSCALE 1e100
 
-/* What contradicts or has no effect. */
+/* Refuses options that contradict each other or have no effect. */
 static int check_effects(const check_options *options)
 {
     if (fabs(options->rotation.mscale) > LARGEST_MSCALE)
@@ -325,7 +328,7 @@ static int check_effects(const check_options *options)
     return 0;
 }
 
-/* Gives what was not said its default. */
+/* Sets the defaults of options that are not given. */
 static int complete_options(check_options *options)
 {
     if (check_effects(options) || (options->shape && read_shape(options)))

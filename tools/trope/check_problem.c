@@ -9,7 +9,7 @@
 #include "random_bits.h"
 #include "value.h"
 
-/* Where the checks have head h of token t. */
+/* Returns the index of head h of token t in the order of the checks. */
 static int64_t plain_index(const check_problem *p, int operand, int64_t b, int64_t t, int32_t h)
 {
     const trope_operand *o = &p->operand[operand];
@@ -30,7 +30,7 @@ void check_fill(check_problem *p, double *values)
     }
 }
 
-/* Calls what of each head, with the index of its first element. */
+/* Calls `what` for each head, with the index of its first element. */
 static void for_each_head(const check_problem *p, void (*what)(const check_problem *p, int64_t at, int64_t token, void *to),
                           void *to)
 {
@@ -91,7 +91,7 @@ static int is_full(const check_problem *p)
     return p->cols == 2 * p->pairs;
 }
 
-/* The column of the first or second element of a pair. */
+/* Returns the column of the first or second element of a pair. */
 static int32_t column_of(const check_problem *p, int32_t pair, int second)
 {
     int32_t element[2];
@@ -116,7 +116,7 @@ void check_draw_angles(check_problem *p, int alike)
     check_write_angles(p);
 }
 
-/* Stores an angle in the source and returns its cosine and sine as they are after that. */
+/* Stores an angle in the source and returns the cosine and sine of the stored value. */
 static void write_angle(check_problem *p, int64_t at, double angle, double *cosine, double *sine)
 {
     const int32_t type = p->args.angle_dtype;
@@ -209,7 +209,7 @@ static size_t operand_bytes(const check_problem *p, int operand)
     return (size_t)(end - p->first[operand]) * (size_t)value_size(p->args.dtype);
 }
 
-/* An operand's part of a buffer that has them all. */
+/* Returns an operand's part of a buffer with all operands. */
 static void *part_of(const check_problem *p, int operand, void *all)
 {
     return (char *)all + (size_t)p->first[operand] * (size_t)value_size(p->args.dtype);
@@ -263,7 +263,7 @@ static int upload_sequences(check_problem *p, trope_args *args)
            upload_boundaries(p, p->cu_seqlens_padded, &args->cu_seqlens_padded);
 }
 
-/* The table that the angles come from to the device; inv_freq stays on the host. */
+/* Uploads the table of the angles. inv_freq stays on the host. */
 static int upload_angles(check_problem *p, trope_args *args)
 {
     const size_t bytes = (size_t)p->rows * (size_t)p->cols * (size_t)value_size(p->args.angle_dtype);
@@ -312,7 +312,7 @@ int check_call(check_problem *p, int backward, const double *in, double *out)
     return 0;
 }
 
-/* The workspace stands for nothing on the host: its part goes by the address of the problem. */
+/* The workspace has no array on the host. Its mirror part uses the address of the problem instead. */
 static int reserve_workspace(check_problem *p, trope_args *args)
 {
     if (trope_workspace_size(args, &args->workspace_size))

@@ -5,8 +5,8 @@
 
 #include "seconds.h"
 
-#define FIRST 1.0 /* seconds without a word */
-#define OFTEN 0.2 /* between two words on a terminal; elsewhere that grows with the time that has passed */
+#define FIRST 1.0 /* seconds before the first message */
+#define OFTEN 0.2 /* seconds between messages on a terminal; elsewhere the interval grows with the elapsed time */
 
 check_progress check_progress_begin(int is_quiet, int calls)
 {

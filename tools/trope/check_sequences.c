@@ -1,12 +1,12 @@
-/* Where the tokens of a problem are: in which sequence, and at which position. Found by a walk through the stream of all
- * context parallel ranks, which shares nothing with the library. */
+/* Finds the sequence and the position of each token of a problem. It walks through the stream of all context parallel ranks
+ * and shares no code with the library. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
 #include "command.h"
 
-/* "0,5,9" to *boundaries, which is to be freed. Returns nonzero after a complaint. */
+/* Parses "0,5,9" into *boundaries, which the caller frees. Returns nonzero after a complaint. */
 static int parse_boundaries(const char *label, const char *text, int64_t **boundaries, int64_t *sequences)
 {
     const int count = list_length(text);
@@ -62,8 +62,8 @@ int64_t check_tokens_of_sequences(const check_options *options)
     return failed ? -1 : end / ranks;
 }
 
-/* Whether this rank has a token of a sequence of `length`, which is at `place` in the stream. Each rank has its tokens in
- * the order of their positions. */
+/* Returns whether this rank has a token of a sequence of `length`. `place` is the token's index in the stream. Each rank
+ * has its tokens in the order of their positions. */
 static int is_mine(const check_problem *p, int64_t position, int64_t length, int64_t place)
 {
     const int64_t ranks = cp_ranks(&p->options->sequence), rank = p->args.cp_rank;
@@ -83,8 +83,8 @@ static int is_mine(const check_problem *p, int64_t position, int64_t length, int
     }
 }
 
-/* The tokens of one sequence, from `begin` of the stream on, that this rank has; `next` is where it keeps the first of
- * them. Returns the one after the last. */
+/* Places this rank's tokens of one sequence, which starts at `begin` in the stream. `next` is the local index of the first
+ * of them. Returns the local index after the last one. */
 static int64_t place_sequence(check_problem *p, int64_t begin, int64_t length, int64_t real, int64_t origin, int64_t next)
 {
     for (int64_t i = 0; i < length; i++) {
@@ -96,7 +96,7 @@ static int64_t place_sequence(check_problem *p, int64_t begin, int64_t length, i
     return next;
 }
 
-/* Behind the last sequence positions count from where it ends. */
+/* Places the tokens after the last sequence. Their positions count from its end. */
 static void place_rest(check_problem *p, int64_t end, int64_t next)
 {
     const int64_t place = p->args.cp_rank * p->args.tokens;
@@ -122,7 +122,7 @@ static void place_all(check_problem *p)
     place_rest(p, stored[p->args.sequences], next);
 }
 
-/* The library's word on what may be split and what is missing, before the walk relies on it. */
+/* Lets the library check that the sequences can be split and that no field is missing, because the walk relies on both. */
 static int refuse_sequences(check_problem *p)
 {
     trope_args args = p->args;

@@ -1,4 +1,4 @@
-/* The host as a device of the tool. */
+/* The CPU as a device of the tool. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,8 +15,7 @@ static void touch(void *context, size_t begin, size_t end)
     memset((char *)context + begin, 0, end - begin);
 }
 
-/* Large memory is aligned to huge pages and asks for them, so that a run is not at the mercy of how pages were handed out.
- */
+/* Aligns large memory to huge pages and requests them, so that times do not depend on how the kernel allocates pages. */
 static void *allocate(size_t bytes, int32_t threads)
 {
     void *memory = NULL;
@@ -66,7 +65,7 @@ static int copy(int way, void *to, const void *from, size_t bytes, int32_t threa
     return 0;
 }
 
-/* The cases are too large for a cache. */
+/* The cases are larger than the caches. */
 static int sets(double bytes)
 {
     (void)bytes;

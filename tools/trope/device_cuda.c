@@ -14,12 +14,12 @@
 #define HAS_RANGES
 #endif
 
-/* A replay should take long beside what it takes to start one, and have no more nodes than are quickly launched. */
+/* A replay must take much longer than its start, and must not have too many nodes to launch quickly. */
 #define BYTES_PER_REPLAY 4e9
 #define NODES_PER_REPLAY 1024
-/* The turns of a set are this many times the size of the cache apart. */
+/* Between two uses of a set, this many times the size of the cache is touched. */
 #define CACHES_BETWEEN 4
-/* Launches that are queued before the host waits for them: fewer than a stream takes without making it wait. */
+/* Number of launches that are queued before the host waits for them: few enough that the stream does not block the host. */
 #define CALLS_IN_FLIGHT 100
 
 static int fails(cudaError_t error, const char *what)
@@ -72,7 +72,7 @@ static int download(void *to, const void *from, size_t bytes)
     return fails(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy from the device");
 }
 
-/* The stream does not wait for the default one, on which uploads from pageable memory may still be under way. */
+/* The stream does not wait for the default stream, where uploads from pageable memory may still be running. */
 static int run(const device_work *work)
 {
     cudaStream_t stream = NULL;
@@ -108,7 +108,7 @@ static int sets(double bytes)
 
 /* ---- time on the device ---- */
 
-/* Runs of a work in one replay: all sets equally often. */
+/* Returns the number of runs of a work in one replay. All sets run equally often. */
 static int runs_per_replay(const device_timing *t)
 {
     const double wanted = BYTES_PER_REPLAY / t->bytes;
@@ -137,7 +137,7 @@ static int capture(const device_work *work, const device_timing *t, cudaStream_t
     return failed;
 }
 
-/* All rounds are queued before any is waited for, so that the device never waits for the host. */
+/* Queues all rounds before waiting for any, so that the device never waits for the host. */
 static int replay_rounds(const device_timing *t, cudaGraphExec_t *replays, cudaEvent_t *events, cudaStream_t stream)
 {
     cudaError_t error = cudaSuccess;
@@ -189,7 +189,7 @@ static int measure(const device_timing *t)
 
 /* ---- time on the host ---- */
 
-/* A run and an empty kernel, one after the other. */
+/* Times a run and an empty kernel, one after the other. */
 static int time_launches(const device_work *work, int set, cudaStream_t stream, double *seconds, double *empty_seconds)
 {
     const double begin = seconds_now();
@@ -205,7 +205,7 @@ static int measure_host(const device_work *work, int set_count, int count, doubl
 {
     cudaStream_t stream = NULL;
     int failed = fails(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    failed = failed || time_launches(work, 0, stream, seconds, empty_seconds); /* to warm up */
+    failed = failed || time_launches(work, 0, stream, seconds, empty_seconds); /* warm-up */
     for (int i = 0; i < count && !failed; i++) {
         if (i % (CALLS_IN_FLIGHT / 2) == 0)
             failed = fails(cudaStreamSynchronize(stream), "calls");

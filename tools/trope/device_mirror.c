@@ -2,7 +2,7 @@
 
 #include "command.h"
 
-/* The number of the part, or that of the next one. */
+/* Returns the index of the part, or the index of the next new one. */
 static int find_part(const device_mirror *mirror, const void *host)
 {
     int i = 0;

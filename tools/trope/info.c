@@ -1,4 +1,4 @@
-/* trope info: what this build and this machine offer. */
+/* trope info: shows the features of this build and of this machine. */
 #include <stdio.h>
 #include <string.h>
 

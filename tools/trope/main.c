@@ -6,7 +6,7 @@
 #include "command.h"
 #include "trope/trope.h"
 
-/* Scripts and fingers know the command where it was once. */
+/* Tells users of the old `trope apply` where it is now. */
 static int command_apply(int argc, char **argv)
 {
     (void)argc;

@@ -1,4 +1,4 @@
-/* One line on standard error for everything that is refused. */
+/* Prints one line on standard error for each refusal. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #define LINE_SIZE  2048
 #define PATH_SIZE  4096
-#define NAME_WIDTH 64 /* of a tensor's name: a file may hold any */
+#define NAME_WIDTH 64 /* of a tensor's name, which a file may choose freely */
 
 static const char *command_name = "trope";
 
@@ -16,8 +16,8 @@ void complain_as(const char *command)
     command_name = command;
 }
 
-/* Names come from files and from the command line: what could end or disturb the line is replaced. Beyond ASCII there is
- * nothing that a message needs, except in the name of a file. */
+/* Names come from files and from the command line. This replaces characters that would end or garble the line. Messages
+ * need only ASCII, except in the name of a file. */
 static void clean(char *text, int keep_beyond_ascii)
 {
     for (char *c = text; *c; c++)

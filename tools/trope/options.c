@@ -10,7 +10,7 @@
 #include "options.h"
 
 #define MAX_OPTIONS 64
-#define FIRST_CODE  256 /* getopt_long's value of option 0: above every character */
+#define FIRST_CODE  256 /* getopt_long's value of option 0: larger than every character */
 
 int parse_integer(const char *label, const char *text, int64_t low, int64_t high, int64_t *value)
 {
@@ -83,7 +83,7 @@ const char *choice_name(const choice *choices, int32_t value)
     return "?";
 }
 
-/* An option, the field that it sets, and where it is marked as given. */
+/* An option, the field that it sets, and the word that marks it as given. */
 typedef struct slot {
     const option_spec *spec;
     char *field;
@@ -155,11 +155,11 @@ static void print_options(const option_group *groups, const char *usage)
     }
 }
 
-/* Fills slots and getopt's tables; returns the number of options. */
+/* Fills the slots and getopt's tables. Returns the number of options. */
 static int collect(option_group *groups, slot *slots, struct option *longs, char *shorts)
 {
     int count = 0;
-    *shorts++ = ':'; /* a missing value is told from an unknown option */
+    *shorts++ = ':'; /* distinguishes a missing value from an unknown option */
     *shorts++ = 'h';
     for (option_group *g = groups; g->specs; g++) {
         for (const option_spec *spec = g->specs; spec->name && count < MAX_OPTIONS; spec++, count++) {
@@ -189,7 +189,7 @@ static const slot *slot_of(int code, const slot *slots, int count)
     return NULL;
 }
 
-/* What other programs and config files call an option. */
+/* Names of options in other programs and config files. */
 static const char *const other_names[][2] = {
     {"base", "--rope-theta"},
     {"theta", "--rope-theta"},
@@ -223,7 +223,7 @@ static const char *const other_names[][2] = {
     {"reference", "--expect"},
 };
 
-/* `word` is what stands on the command line, such as --theta or --theta=3. */
+/* `word` is the argument on the command line, such as --theta or --theta=3. */
 static int complain_unknown(const char *word, const slot *slots, int count)
 {
     char name[32] = "";
@@ -241,13 +241,13 @@ static int complain_unknown(const char *word, const slot *slots, int count)
     return complain("'%.64s' is not an option; --help lists them", word);
 }
 
-/* getopt takes the beginning of a name for the name, which one that is added later would make another's. */
+/* getopt accepts abbreviated names. They are refused here, because a new option could make them ambiguous. */
 static int is_abbreviated(const option_spec *spec, const char *word)
 {
     return !strncmp(word, "--", 2) && strlen(spec->name) != strcspn(word + 2, "=");
 }
 
-/* The argument that named the option which getopt has just read. */
+/* Returns the argument that names the option which getopt has just read. */
 static const char *option_word(char **argv, const option_spec *spec)
 {
     return spec->kind != OPTION_FLAG && optarg == argv[optind - 1] ? argv[optind - 2] : argv[optind - 1];

@@ -32,7 +32,7 @@ static sigset_t block_signals(void)
     return before;
 }
 
-/* Whether the default action leaves the process running, or no handler can be set. */
+/* Returns whether the signal's default action does not end the process, or no handler can be set. */
 static int is_harmless(int number)
 {
     static const int harmless[] = {SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGCHLD, SIGURG, SIGWINCH};
@@ -42,8 +42,8 @@ static int is_harmless(int number)
     return 0;
 }
 
-/* Handles every signal that would end the process. The mask makes the first one that arrives the one that does. Signals
- * that are ignored or handled stay so: nohup, Python and sanitizers rely on that. */
+/* Handles every signal that would end the process. The mask blocks the others, so the first signal to arrive ends it.
+ * Signals that are ignored or handled stay so: nohup, Python and sanitizers rely on that. */
 static void handle_signals(void)
 {
     struct sigaction action, old;
@@ -55,20 +55,20 @@ static void handle_signals(void)
             sigaction(number, &action, NULL);
 }
 
-/* Whether a link is one of /proc, which leads to what is open (as /dev/stdout does): its text is no path to it. */
+/* Returns whether a link is in /proc. It leads to an open file (as /dev/stdout does), and its text is not a path. */
 static int is_of_proc(const char *path)
 {
     struct stat link, proc;
     return !lstat(path, &link) && !stat("/proc/self", &proc) && link.st_dev == proc.st_dev;
 }
 
-/* A name that is mistyped there would make a file among the devices. /dev/shm is a folder as others are. */
+/* Returns whether a path is directly in /dev, where a mistyped name would create a file. /dev/shm is an ordinary folder. */
 static int is_among_devices(const char *path)
 {
     return !strncmp(path, "/dev/", 5) && !strchr(path + 5, '/');
 }
 
-/* Where path leads to, through links, into target of PATH_SIZE bytes. Returns nonzero if it cannot be said. */
+/* Follows links from path and writes the result to target, which has PATH_SIZE bytes. Returns nonzero on failure. */
 static int follow_links(const char *path, char *target)
 {
     char link[PATH_SIZE];
@@ -90,7 +90,7 @@ static int follow_links(const char *path, char *target)
     return errno = ELOOP;
 }
 
-/* The mode and the owner of the file that is there, or those of a new one. */
+/* Gives the new file the mode and owner of the existing file, or the defaults of a new one. */
 static int take_attributes(const output *out, const struct stat *there)
 {
     if (!there) {

@@ -25,8 +25,8 @@ enum {
 typedef struct scaling_key {
     const char *name; /* as in a config.json */
     size_t offset;    /* of a double in trope_frequency_args */
-    int rules;        /* that have this key */
-    int needed_by;    /* those of them that do not go without */
+    int rules;        /* rules that have this key */
+    int needed_by;    /* rules that require this key */
 } scaling_key;
 
 static const scaling_key keys[] = {
@@ -47,7 +47,7 @@ enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
 
 static const choice truth_choices[] = {{"true", 0}, {"false", 1}, {NULL, 0}}; /* of truncate, as no_truncate */
 
-/* "1;1.25;..." to one factor a pair. */
+/* Parses "1;1.25;..." into one factor per pair. */
 static int parse_factors(const char *name, char *text, int32_t count, double *factors)
 {
     int32_t found = 0;
@@ -98,7 +98,7 @@ static int set_key(scaling_rule *rule, const char *name, char *value)
     return complain(OPTION ": rule %s has no key '%.64s'", choice_name(rule_choices, rule->args.rule), name);
 }
 
-/* Whether key=value stands before `item` in the text that begins at `first`, whose separators are cut already. */
+/* Returns whether key=value occurs before `item` in the text that begins at `first`. Its separators are already zeros. */
 static int is_repeated(const char *first, const char *item)
 {
     for (const char *c = first; c < item; c += strlen(c) + 1)
@@ -107,7 +107,7 @@ static int is_repeated(const char *first, const char *item)
     return 0;
 }
 
-/* Cuts `text` up in place. */
+/* Parses `text`, which it cuts up in place. */
 static int parse_rule(char *text, scaling_rule *rule)
 {
     char *item = strchr(text, ':');

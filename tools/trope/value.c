@@ -3,7 +3,7 @@
 
 #include "value.h"
 
-/* mantissa: stored bits. smallest: exponent of the smallest normal number. */
+/* mantissa: number of stored bits. smallest: exponent of the smallest normal number. */
 typedef struct value_type {
     int32_t size, mantissa, smallest;
 } value_type;
@@ -25,13 +25,13 @@ double value_epsilon(int32_t type)
     return ldexp(1, -types[type].mantissa);
 }
 
-/* The bits of element i, in the low end. */
+/* Returns the bits of element i in the low end. */
 static uint64_t load_bits(int32_t type, const void *data, int64_t i)
 {
     uint16_t two;
     uint32_t four;
     uint64_t eight;
-    /* A size that the compiler knows makes each copy a load. */
+    /* A constant size lets the compiler turn each copy into a load. */
     switch (types[type].size) {
     case 2:
         memcpy(&two, (const char *)data + 2 * i, 2);
@@ -45,13 +45,13 @@ static uint64_t load_bits(int32_t type, const void *data, int64_t i)
     }
 }
 
-/* Without the sign. */
+/* Returns the bits without the sign. */
 static uint64_t magnitude_of(int32_t type, uint64_t bits)
 {
     return bits & (UINT64_MAX >> (65 - 8 * types[type].size));
 }
 
-/* A NaN has a larger magnitude than infinity, whose stored mantissa is 0. */
+/* The magnitude of a NaN is larger than that of infinity, whose stored mantissa is 0. */
 static int bits_are_nan(int32_t type, uint64_t bits)
 {
     const int32_t mantissa = types[type].mantissa;
@@ -92,8 +92,8 @@ double value_load(int32_t type, const void *data, int64_t i)
     }
 }
 
-/* Both from the bits of a double, because ldexp and frexp would take most of the time of filling a tensor. The exponents here
- * are those of normal numbers; a subnormal x counts as the smallest of them. */
+/* These two functions work on the bits of a double, because ldexp and frexp would take most of the time to fill a tensor.
+ * Exponents are those of normal numbers; a subnormal x counts as the smallest normal number. */
 static int exponent_of(double x)
 {
     uint64_t bits;
@@ -109,7 +109,7 @@ static double power_of_two(int exponent)
     return x;
 }
 
-/* Rounds to a type of 16 bits: by scaling, so that the mantissa is a whole number and rint rounds it. */
+/* Rounds to a 16-bit type. Scales first, so that the mantissa is an integer and rint rounds it. */
 static uint64_t to_16_bits(int32_t type, double x)
 {
     const value_type *t = &types[type];
@@ -120,7 +120,7 @@ static uint64_t to_16_bits(int32_t type, double x)
     if (isinf(x) || x == 0)
         return sign | (x == 0 ? 0 : infinity);
     const int own = exponent_of(x), exponent = own < t->smallest ? t->smallest : own;
-    /* With the leading 1 of a normal number counted as one step of the exponent, a carry moves to the next one. */
+    /* The leading 1 of a normal number counts as one step of the exponent, so a carry moves to the next exponent. */
     const uint64_t steps = (uint64_t)rint(fabs(x) * power_of_two(t->mantissa - exponent));
     const uint64_t bits = ((uint64_t)(exponent - t->smallest) << t->mantissa) + steps;
     return sign | (bits > infinity ? infinity : bits);
@@ -136,7 +136,7 @@ void value_store(int32_t type, void *data, int64_t i, double x)
     memcpy(at, from, (size_t)size);
 }
 
-/* Numbers in order: negative ones count down from 0. */
+/* Maps numbers to ordered integers. Negative numbers count down from 0. */
 static int64_t ordinal(int32_t type, uint64_t bits)
 {
     const int64_t magnitude = (int64_t)magnitude_of(type, bits);
