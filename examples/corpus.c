@@ -1,4 +1,4 @@
-/* Reading, splitting and packing of documents: see corpus.h. */
+/* Reads, splits and packs documents: see corpus.h. */
 #include "corpus.h"
 #include "random.h"
 
@@ -17,7 +17,7 @@ static void *allocate(size_t size)
     return p;
 }
 
-/* Returns the file's bytes and a final newline, or NULL. It may be a pipe. */
+/* Returns the file's bytes and a final newline, or NULL. The file may be a pipe. */
 static char *read_file(const char *path, int64_t *size)
 {
     FILE *f = fopen(path, "rb");
@@ -45,7 +45,7 @@ static char *read_file(const char *path, int64_t *size)
     return bytes;
 }
 
-/* Appends a document, without the newlines at its end, and the zero that ends it. */
+/* Appends a document without its trailing newlines, and the zero byte that ends it. */
 static int64_t add_document(struct corpus *corpus, int64_t end, const char *bytes, int64_t size)
 {
     while (size > 0 && bytes[size - 1] == '\n')
@@ -71,7 +71,7 @@ static int64_t split_documents(struct corpus *corpus, const char *bytes, int64_t
     return add_document(corpus, end, bytes + begin, size - begin);
 }
 
-/* Cuts every document, its leading zero included, into sequences of at most MAX_SEQUENCE tokens. */
+/* Cuts every document, with its leading zero, into sequences of at most MAX_SEQUENCE tokens. */
 static void cut_pieces(struct corpus *corpus, int64_t size)
 {
     int document = 0;
@@ -96,7 +96,7 @@ int corpus_load(struct corpus *corpus, const char *path)
         return -1;
     for (int64_t i = 0; i < size; i++)
         if (!bytes[i])
-            bytes[i] = ' '; /* zero is ours */
+            bytes[i] = ' '; /* zero separates documents */
     corpus->text = allocate((size_t)size + 2);
     cut_pieces(corpus, split_documents(corpus, bytes, size));
     free(bytes);
@@ -183,7 +183,7 @@ void batch_append(struct batch *batch, const uint8_t *text, int length)
     batch->cu_seqlens[++batch->sequences] = begin + length;
 }
 
-/* Appends the reader's next sequence if there is one and it fits. */
+/* Appends the reader's next sequence, if there is one and it fits. */
 static int append_next(struct batch *batch, struct reader *reader)
 {
     if (reader->next == reader->count)

@@ -5,10 +5,10 @@
  *                 x += down(square(relu(up(norm(x)))))
  *     logits = head(norm(x)),  loss = mean over the tokens of -log softmax(logits)[next byte]
  *
- * Positions enter in one place, rotate(): it turns Q and K where they lie, inside the packed QKV buffer.
+ * Only rotate() uses positions: it rotates Q and K in place in the packed QKV buffer.
  *
- * The scalar type is chosen by whoever includes this file: train_packed.c says GPT_DOUBLE 0 and trains in float,
- * gradient_check.c says GPT_DOUBLE 1, because finite differences need the digits. Nothing else differs.
+ * The including file chooses the scalar type. train_packed.c defines GPT_DOUBLE as 0 and trains in float.
+ * gradient_check.c defines it as 1, because finite differences need the precision. Nothing else differs.
  *
  * Arrays are row-major; T tokens, C width, H query heads, G groups (= key/value heads), D head_dim:
  *     x, dx [T, C]      qkv, dqkv [T, G, (H/G + 2) * D]      attention weights [H, T, MAX_SEQUENCE]      logits [T, 256]
@@ -47,10 +47,10 @@ struct gpt_shape {
     int q_per_group; /* query heads that share one key/value head */
     int head_dim;    /* D, even */
     int hidden;      /* of the MLP */
-    int rope;        /* 1 = rotate Q and K, 0 = no positions at all */
+    int rope;        /* 1 = rotate Q and K, 0 = use no positions */
 };
 
-/* The weights. A tensor of the layers is stored as [layers, rows, cols]. */
+/* The weights. Each tensor of the layers is stored as [layers, rows, cols]. */
 enum { EMBED, NORM_ATTENTION, QKV, PROJECT, NORM_MLP, UP, DOWN, NORM_HEAD, HEAD, TENSORS };
 
 struct tensor {
@@ -61,18 +61,18 @@ struct tensor {
     int64_t offset; /* in the arrays weights and gradients */
 };
 
-/* y = x / rms(x) * gain for each token; scale keeps 1 / rms. */
+/* y = x / rms(x) * gain for each token. scale stores 1 / rms. */
 struct norm {
     real *x, *y, *scale;
     real *gain, *dgain;
 };
 
-/* Q, K and V of every head in one buffer, the attention weights, and the heads' results. */
+/* Q, K and V of all heads in one buffer, the attention weights, and the results of the heads. */
 struct attention {
     real *qkv, *weights, *out;
 };
 
-/* What the forward pass of a layer leaves for the backward pass. */
+/* Values of a layer that the forward pass stores for the backward pass. */
 struct layer {
     struct norm norm_attention;
     struct attention attention;
@@ -86,15 +86,15 @@ struct gpt {
     int64_t parameters;
     real *weights, *gradients; /* [parameters] */
 
-    double inv_freq[MAX_HEAD_DIM / 2]; /* trope's angles: radians a position, one a pair */
+    double inv_freq[MAX_HEAD_DIM / 2]; /* trope's angles in radians per position, one per pair */
     double attention_factor;
-    double rope_seconds; /* spent in trope */
+    double rope_seconds; /* time spent in trope */
 
     int tokens; /* of a batch */
     struct layer *layers;
     struct norm norm_head;
-    real *logits;                 /* after the forward pass, their gradient */
-    real *dx, *dnormed, *dhidden; /* gradients, used by one layer after the other */
+    real *logits;                 /* replaced by their gradient after the forward pass */
+    real *dx, *dnormed, *dhidden; /* gradients; the layers share them */
     struct attention dattention;
 
     void *blocks[MAX_BLOCKS]; /* all memory, for gpt_free */
@@ -124,7 +124,7 @@ static void require(trope_status status)
     exit(2);
 }
 
-/* Q and K where they lie in the packed QKV buffer. V, in the same buffer, is not touched. */
+/* Finds Q and K in the packed QKV buffer. V is in the same buffer and is not touched. */
 static void find_q_and_k(const struct gpt_shape *s, real *qkv, int tokens, trope_operand operands[2])
 {
     trope_qkv packed = {.struct_size = sizeof packed,
@@ -142,8 +142,8 @@ static void find_q_and_k(const struct gpt_shape *s, real *qkv, int tokens, trope
     require(trope_fill_qkv(&operands[1], &packed, TROPE_K));
 }
 
-/* Q and K of all sequences, in one call. `direction` is trope_forward, for Q and K, or trope_backward, for their
- * gradients; the arguments are the same, because both happen in place. */
+/* Rotates Q and K of all sequences in one call. `direction` is trope_forward for Q and K, or trope_backward for their
+ * gradients. Both work in place, so the arguments are the same. */
 static void rotate(struct gpt *m, real *qkv, const struct batch *batch, trope_status (*direction)(const trope_args *))
 {
     if (!m->shape.rope)
@@ -152,7 +152,7 @@ static void rotate(struct gpt *m, real *qkv, const struct batch *batch, trope_st
     find_q_and_k(&m->shape, qkv, batch->tokens, operands);
     trope_args args = {.struct_size = sizeof args,
                        .device = TROPE_DEVICE_CPU,
-                       .threads = 1, /* each model has a thread of its own */
+                       .threads = 1, /* each model runs in its own thread */
                        .dtype = REAL_DTYPE,
                        .operands = operands,
                        .operand_count = 2,
@@ -165,14 +165,14 @@ static void rotate(struct gpt *m, real *qkv, const struct batch *batch, trope_st
                        .cu_seqlens = batch->cu_seqlens,
                        .cu_seqlens_dtype = TROPE_I32,
                        .sequences = batch->sequences,
-                       .padding = TROPE_PADDING_ZERO}; /* the batch is longer than its documents */
+                       .padding = TROPE_PADDING_ZERO}; /* the batch has tokens after its last document */
     double start = seconds();
     require(direction(&args));
     m->rope_seconds += seconds() - start;
 }
 
 /* -------------------------------------------------------------------------------------------------------------------
- * Matrices: views of arrays, so that transposes and slices cost nothing. */
+ * Matrices are views of arrays, so transposes and slices cost nothing. */
 
 struct matrix {
     real *data;
@@ -195,7 +195,7 @@ static struct matrix slice(struct matrix m, int row, int col, int rows, int cols
     return (struct matrix){m.data + row * m.row_step + col * m.col_step, rows, cols, m.row_step, m.col_step};
 }
 
-/* A product is computed in tiles of TILE_ROWS x TILE_COLS sums that stay in registers, DEPTH terms at a time. */
+/* A product is computed in tiles of TILE_ROWS x TILE_COLS sums. The sums stay in registers for DEPTH terms at a time. */
 enum { TILE_ROWS = 4, TILE_COLS = 16, DEPTH = 256 };
 
 static inline void add_scaled(real *sum, real x, const real *row)
@@ -205,7 +205,7 @@ static inline void add_scaled(real *sum, real x, const real *row)
         sum[j] += x * row[j];
 }
 
-/* One tile: c += a b, where panel holds the rows of b. A tile at the edge repeats a's last row, and drops the result. */
+/* Computes one tile: c += a b. panel holds the rows of b. A tile at the edge repeats a's last row and drops the result. */
 static void multiply_tile(struct matrix c, struct matrix a, const real *panel)
 {
     real sum0[TILE_COLS] = {0}, sum1[TILE_COLS] = {0}, sum2[TILE_COLS] = {0}, sum3[TILE_COLS] = {0};
@@ -223,7 +223,7 @@ static void multiply_tile(struct matrix c, struct matrix a, const real *panel)
             c.data[i * c.row_step + j * c.col_step] += sum[i][j];
 }
 
-/* c += a b for at most TILE_COLS columns. */
+/* Computes c += a b for at most TILE_COLS columns. */
 static void multiply_columns(struct matrix c, struct matrix a, struct matrix b)
 {
     real panel[DEPTH * TILE_COLS];
@@ -239,7 +239,7 @@ static void multiply_columns(struct matrix c, struct matrix a, struct matrix b)
     }
 }
 
-/* c += a b. */
+/* Computes c += a b. */
 static void multiply_add(struct matrix c, struct matrix a, struct matrix b)
 {
     for (int j = 0; j < c.cols; j += TILE_COLS) {
@@ -248,7 +248,7 @@ static void multiply_add(struct matrix c, struct matrix a, struct matrix b)
     }
 }
 
-/* c = a b. */
+/* Computes c = a b. */
 static void multiply(struct matrix c, struct matrix a, struct matrix b)
 {
     for (int i = 0; i < c.rows; i++)
@@ -273,7 +273,7 @@ static void norm_forward(const struct norm *n, int tokens, int width)
     }
 }
 
-/* dx += its part, dgain += its part. */
+/* Adds the gradients to dx and dgain. */
 static void norm_backward(const struct norm *n, real *dx, const real *dy, int tokens, int width)
 {
     for (int t = 0; t < tokens; t++) {
@@ -290,7 +290,7 @@ static void norm_backward(const struct norm *n, real *dx, const real *dy, int to
     }
 }
 
-/* y = x w, backward: dw += x' dy, dx = dy w'. */
+/* For y = x w, computes dw += x' dy and dx = dy w'. */
 static void linear_backward(struct matrix dx, struct matrix dw, struct matrix dy, struct matrix x, struct matrix w)
 {
     multiply_add(dw, transposed(x), dy);
@@ -309,7 +309,7 @@ static void square_relu_backward(real *dy, const real *x, int64_t count)
         dy[i] *= x[i] > 0 ? 2 * x[i] : 0;
 }
 
-/* Row i of the scores becomes the weights of tokens 0 .. i; those of later tokens are 0. */
+/* Turns row i of the scores into the weights of tokens 0 .. i. The weights of later tokens are 0. */
 static void causal_softmax(struct matrix scores, real scale)
 {
     for (int i = 0; i < scores.rows; i++) {
@@ -324,7 +324,7 @@ static void causal_softmax(struct matrix scores, real scale)
     }
 }
 
-/* dweights becomes the gradient of the scores. */
+/* Turns dweights into the gradient of the scores. */
 static void causal_softmax_backward(struct matrix dweights, struct matrix weights, real scale)
 {
     for (int i = 0; i < weights.rows; i++) {
@@ -338,7 +338,7 @@ static void causal_softmax_backward(struct matrix dweights, struct matrix weight
     }
 }
 
-/* The rows of one document and the columns of one head, in each of the buffers. */
+/* The rows of one document and the columns of one head in each buffer. */
 struct head {
     struct matrix q, k, v, weights, out;
 };
@@ -365,7 +365,7 @@ static real score_scale(const struct gpt_shape *s)
     return 1 / REAL_SQRT((real)s->head_dim);
 }
 
-/* Attention never looks outside a document. */
+/* Attention stays within a document. */
 static void attention_forward(const struct gpt *m, struct attention a, const struct batch *batch)
 {
     const struct gpt_shape *s = &m->shape;
@@ -380,7 +380,7 @@ static void attention_forward(const struct gpt *m, struct attention a, const str
         }
 }
 
-/* d.out is given, d.qkv is the result. The query heads of a group add to the same K and V. */
+/* Reads d.out and computes d.qkv. The query heads of a group add to the same K and V. */
 static void attention_backward(const struct gpt *m, struct attention a, struct attention d, const struct batch *batch)
 {
     const struct gpt_shape *s = &m->shape;
@@ -434,7 +434,7 @@ static void layer_forward(struct gpt *m, int l, const struct batch *batch)
     multiply_add(matrix(x_out, t, c), matrix(a->activated, t, s->hidden), weight(m, DOWN, l));
 }
 
-/* m->dx holds the gradient of the layer's output, and then that of its input. */
+/* m->dx holds the gradient of the layer's output before the call, and of its input after it. */
 static void layer_backward(struct gpt *m, int l, const struct batch *batch)
 {
     const struct gpt_shape *s = &m->shape;
@@ -455,7 +455,7 @@ static void layer_backward(struct gpt *m, int l, const struct batch *batch)
     norm_backward(&a->norm_attention, m->dx, m->dnormed, t, c);
 }
 
-/* The loss of one token; its logits become probabilities and then, times 1/count, their gradient. */
+/* Returns the loss of one token. Its logits become probabilities and then, times 1/count, their gradient. */
 static double cross_entropy(real *logits, int target, int count)
 {
     real most = logits[0], sum = 0;
@@ -469,7 +469,7 @@ static double cross_entropy(real *logits, int target, int count)
     return loss;
 }
 
-/* The mean loss over the batch's tokens, in nats per byte. */
+/* Returns the mean loss over the batch's tokens, in nats per byte. */
 static double gpt_forward(struct gpt *m, const struct batch *batch)
 {
     int c = m->shape.width;
@@ -489,7 +489,7 @@ static double gpt_forward(struct gpt *m, const struct batch *batch)
     return loss / used;
 }
 
-/* The gradient of that loss, after gpt_forward with the same batch, in m->gradients. */
+/* Computes the gradient of that loss into m->gradients. Call it after gpt_forward with the same batch. */
 static void gpt_backward(struct gpt *m, const struct batch *batch)
 {
     int t = m->tokens, c = m->shape.width;
@@ -507,7 +507,7 @@ static void gpt_backward(struct gpt *m, const struct batch *batch)
 }
 
 /* -------------------------------------------------------------------------------------------------------------------
- * Making and freeing. */
+ * Allocation and initialisation. */
 
 static void *gpt_block(struct gpt *m, int64_t count, size_t size)
 {
@@ -570,7 +570,7 @@ static struct attention new_attention(struct gpt *m)
                               .out = gpt_reals(m, heads * m->tokens * s->head_dim)};
 }
 
-/* A model for batches of this many tokens, all weights 0. */
+/* Makes a model for batches of this many tokens. All weights are 0. */
 static void gpt_new(struct gpt *m, const struct gpt_shape *shape, int tokens)
 {
     memset(m, 0, sizeof *m);
@@ -604,8 +604,8 @@ static void gpt_free(struct gpt *m)
         free(m->blocks[--m->block_count]);
 }
 
-/* Normal weights whose products keep their size; what is added to x is smaller, the more layers add to it. The gains
- * are 1, plus a spread. */
+/* Fills the weights with normal numbers, scaled so that products keep their size. Weights of outputs that are added to x
+ * are smaller if there are more layers. The gains are 1, plus a spread. */
 static void gpt_randomize(struct gpt *m, uint64_t seed, double spread)
 {
     for (int i = 0; i < TENSORS; i++) {

@@ -5,14 +5,14 @@
 
 _Static_assert((int)CHECK_TENSORS == (int)TENSORS, "one result for each tensor");
 
-/* How far a parameter moves to either side: too far, and the loss is not straight; too near, and the difference has no
- * digits. Less far where all of a tensor move together. */
+/* Returns how far a parameter moves to either side. If it moves too far, the loss is not linear; if it moves too little,
+ * the difference loses precision. The step is smaller if all parameters of a tensor move together. */
 static double step_for(int64_t count)
 {
     return count == 1 ? 3e-5 : 1e-6;
 }
 
-/* The derivative of the loss along signs (+1 or -1 for each of count parameters), by central difference. */
+/* Returns the derivative of the loss along signs (+1 or -1 for each of count parameters), by a central difference. */
 static double difference(struct gpt *m, const struct batch *batch, real *weights, const int8_t *signs, int64_t count)
 {
     const double step = step_for(count);
@@ -39,7 +39,7 @@ static double length(const double *gradient, int64_t count)
     return sqrt(square);
 }
 
-/* The relative error along the signs of parameters [begin, begin + count). */
+/* Returns the relative error along the signs of parameters [begin, begin + count). */
 static double direction_error(struct gpt *m, const struct batch *batch, const double *gradient, const int8_t *signs,
                               int64_t begin, int64_t count)
 {
@@ -50,8 +50,8 @@ static double direction_error(struct gpt *m, const struct batch *batch, const do
     return fabs(found - expected) / length(gradient + begin, count);
 }
 
-/* The largest relative error of some of a tensor's parameters; one that has no influence, such as the embedding of a
- * byte that does not occur, says nothing and is passed over. */
+/* Returns the largest relative error of some of a tensor's parameters. It skips parameters without influence, such as the
+ * embedding of a byte that does not occur. */
 static double element_error(struct gpt *m, const struct batch *batch, const double *gradient, const struct tensor *t,
                             uint64_t *random)
 {

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* The next 64 bits of a stream (SplitMix64); the state is any number, and moves on. */
+/* Returns the next 64 bits of a stream (SplitMix64) and advances the state, which may start at any number. */
 static inline uint64_t random_bits(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -13,13 +13,14 @@ static inline uint64_t random_bits(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Uniform in [0, 1). */
+/* Returns a uniform number in [0, 1). */
 static inline double random_uniform(uint64_t *state)
 {
     return (double)(random_bits(state) >> 11) * 0x1p-53;
 }
 
-/* Mean 0 and variance 1, close enough to normal: the sum of twelve uniforms. No libm, hence no machine's rounding. */
+/* Returns a number with mean 0 and variance 1 that is close to normal: the sum of twelve uniform numbers. It needs no libm,
+ * so every machine gives the same bits. */
 static inline double random_normal(uint64_t *state)
 {
     double sum = -6;

@@ -1,29 +1,29 @@
-/* train_packed: a small GPT is trained on packed documents, with rotary position embedding by trope.
+/* train_packed: trains a small GPT on packed documents, with rotary position embedding by trope.
  *
- *     corpus.c          documents of differing length become one packed stream with cu_seqlens
- *     gpt.h             the model; rotate() is where trope turns Q and K, in place in the packed QKV buffer,
+ *     corpus.c          turns documents of different lengths into one packed stream with cu_seqlens
+ *     gpt.h             the model; rotate() calls trope, which rotates Q and K in place in the packed QKV buffer,
  *                       forward and backward
- *     gradient_check.c  the same model in double, against finite differences
+ *     gradient_check.c  the same model in double, compared with finite differences
  *     train_packed.c    this file: options, the check, Adam, the training loop, the verdict
  *
- * What it does, in this order:
- *  1. Reads the documents and keeps every tenth for validation.
- *  2. Checks the gradient of the whole model at random weights: the double model against finite differences, and the float
- *     model, which is the one that is trained, against the double one.
- *  3. Trains two models side by side, from the same weights and on the same batches: one rotates Q and K, the other knows
- *     nothing of positions beyond what the causal mask lets it guess.
- *  4. Compares their loss on the documents that neither has seen. RoPE must be lower by at least MARGIN.
+ * The program does this:
+ *  1. It reads the documents and keeps every tenth for validation.
+ *  2. It checks the gradient of the whole model at random weights: the double model against finite differences, and the
+ *     float model, which is the one that is trained, against the double one.
+ *  3. It trains two models side by side, from the same weights and on the same batches. One rotates Q and K. The other
+ *     knows of positions only what it can guess from the causal mask.
+ *  4. It compares their loss on the documents that neither has seen. The loss with RoPE must be lower by at least MARGIN.
  *
- * On one machine the same seed gives the same numbers. Exit status: 0 all is well, 1 a check failed, 2 bad
- * usage or an unreadable text. */
+ * On one machine the same seed gives the same numbers. Exit status: 0 = success, 1 = a check failed, 2 = bad usage or an
+ * unreadable text. */
 #define GPT_DOUBLE 0
 #include "gpt.h"
 #include "gradient_check.h"
 
 #define MARGIN        0.1  /* nats per byte */
-#define DOUBLE_BOUND  1e-6 /* of the double gradient against finite differences */
-#define FLOAT_BOUND   1e-5 /* of the float gradient against the double one */
-#define LEARNING_RATE 6e-3 /* at its highest */
+#define DOUBLE_BOUND  1e-6 /* for the double gradient against finite differences */
+#define FLOAT_BOUND   1e-5 /* for the float gradient against the double one */
+#define LEARNING_RATE 6e-3 /* peak value */
 enum { BATCH_TOKENS = 1024, WARMUP = 20, ROWS = 8, CHECK_TOKENS = 192 };
 enum { ROPE, PLAIN, MODELS }; /* the two models */
 
@@ -35,11 +35,11 @@ struct options {
     int check_only;
 };
 
-/* A model in training: Adam keeps a running mean of each gradient and of its square. */
+/* A model in training. Adam keeps running means of each gradient and of its square. */
 struct trainer {
     struct gpt gpt;
     real *mean, *square;
-    double loss; /* summed since the last row of the table */
+    double loss; /* summed since the last line of the table */
 };
 
 /* -------------------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ static void print_help(void)
          "usage or an unreadable text.");
 }
 
-/* Returns the number after option argv[i], at least 1. */
+/* Returns the number after option argv[i]. It must be at least 1. */
 static long number_after(int argc, char **argv, int i)
 {
     char *end = "x";
@@ -98,7 +98,7 @@ static struct options parse(int argc, char **argv)
     return o;
 }
 
-/* The corpus in the source tree, wherever the program runs from. */
+/* Returns the path of the corpus in the source tree, independently of the current folder. */
 static const char *default_text(void)
 {
     const char *paths[] = {EXAMPLE_CORPUS, "examples/corpus.txt", "corpus.txt"};
@@ -116,7 +116,7 @@ static const char *default_text(void)
 /* -------------------------------------------------------------------------------------------------------------------
  * The gradient check. */
 
-/* The beginnings of the first documents, an empty sequence among them, and padding at the end. */
+/* Makes a batch from the beginnings of the first documents, with an empty sequence and with padding at the end. */
 static struct batch check_batch(const struct corpus *corpus)
 {
     const int lengths[] = {61, 1, 0, 37, 75};
@@ -128,7 +128,7 @@ static struct batch check_batch(const struct corpus *corpus)
     return batch;
 }
 
-/* |a - b| / |b| of a tensor. */
+/* Returns |a - b| / |b| of a tensor. */
 static double float_error(const struct tensor *t, const real *a, const double *b)
 {
     double difference = 0, size = 0;
@@ -139,7 +139,7 @@ static double float_error(const struct tensor *t, const real *a, const double *b
     return sqrt(difference / size);
 }
 
-/* Prints a row and returns 1 if a value is over its bound (or no number at all). */
+/* Prints a line and returns 1 if a value is above its bound or is NaN. */
 static int check_row(const struct tensor *t, double element, double direction, double single)
 {
     int bad = !(element < DOUBLE_BOUND) || !(direction < DOUBLE_BOUND) || !(single < FLOAT_BOUND);
@@ -149,7 +149,7 @@ static int check_row(const struct tensor *t, double element, double direction, d
     return bad;
 }
 
-/* Returns the number of tensors whose gradient is wrong. */
+/* Returns the number of tensors with a wrong gradient. */
 static int run_check(const struct gpt_shape *shape, const struct corpus *corpus, uint64_t seed)
 {
     struct batch batch = check_batch(corpus);
@@ -191,14 +191,14 @@ static void trainer_new(struct trainer *t, const struct gpt_shape *shape, int ro
     t->loss = 0;
 }
 
-/* Up from 0 in WARMUP steps, then down to a tenth on half a cosine. */
+/* Rises from 0 in WARMUP steps, then falls to a tenth along half a cosine. */
 static double learning_rate(int step, int steps)
 {
     double warm = fmin(1, (step + 1.0) / WARMUP), done = (double)step / steps;
     return LEARNING_RATE * warm * (0.55 + 0.45 * cos(3.14159265358979 * done));
 }
 
-/* One step of Adam (Kingma and Ba, arXiv:1412.6980). */
+/* Does one step of Adam (Kingma and Ba, arXiv:1412.6980). */
 static void adam(struct trainer *t, int step, double rate)
 {
     const real beta1 = (real)0.9, beta2 = (real)0.95;
@@ -212,7 +212,7 @@ static void adam(struct trainer *t, int step, double rate)
     }
 }
 
-/* A step of every model, each on a thread of its own; returns the tokens that one of them was trained on. */
+/* Does a step of every model, each in its own thread. Returns the number of tokens that each model was trained on. */
 static int train_step(struct trainer *models, const struct batch *batch, int step, const struct options *o)
 {
 #pragma omp parallel for num_threads(o->threads) schedule(static, 1)
@@ -231,7 +231,7 @@ static void print_row(struct trainer *models, int step, int row_steps, double to
     models[ROPE].loss = models[PLAIN].loss = 0;
 }
 
-/* Trains all models on the same batches, and prints a row of the table now and then. */
+/* Trains all models on the same batches and prints lines of the table from time to time. */
 static void train(struct trainer *models, const struct corpus *corpus, const struct options *o)
 {
     struct reader reader = reader_new(corpus, 0, o->seed);
@@ -251,7 +251,7 @@ static void train(struct trainer *models, const struct corpus *corpus, const str
     batch_free(&batch);
 }
 
-/* The mean loss over all held-out documents; `tokens` gets their size. */
+/* Returns the mean loss over all held-out documents and writes their size to `tokens`. */
 static double validate(struct gpt *m, const struct corpus *corpus, int64_t *tokens)
 {
     struct reader reader = reader_new(corpus, 1, 0);
@@ -267,7 +267,7 @@ static double validate(struct gpt *m, const struct corpus *corpus, int64_t *toke
     return loss / (double)*tokens;
 }
 
-/* Trains, compares, and returns 1 if RoPE is not clearly better. */
+/* Trains and compares the models. Returns 1 if RoPE is not better by MARGIN. */
 static int run_training(const struct gpt_shape *shape, const struct corpus *corpus, const struct options *o)
 {
     struct trainer models[MODELS];
@@ -294,7 +294,7 @@ static int run_training(const struct gpt_shape *shape, const struct corpus *corp
 
 int main(int argc, char **argv)
 {
-    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* progress shows in a pipe, too */
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* also shows progress in a pipe */
     struct options o = parse(argc, argv);
     struct gpt_shape shape = {
         .layers = 2, .width = 64, .groups = 2, .q_per_group = 2, .head_dim = 16, .hidden = 256, .rope = 1};
