@@ -34,7 +34,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-if importlib.util.find_spec("trope") is None:  # this checkout's; PYTHONPATH and what is installed go first
+if importlib.util.find_spec("trope") is None:  # falls back to this checkout; PYTHONPATH and installed packages come first
     sys.path.insert(1, os.path.join(HERE, "..", "python"))
     os.environ.setdefault("TROPE_LIBRARY", os.path.join(HERE, "..", "build", "libtrope.so"))
 
@@ -48,7 +48,7 @@ try:
 except ImportError:
     triton = None
 
-LIMIT = 2.0**-6  # of an error, relative to the largest element: bf16 tables, products and sums stay below 2^-7
+LIMIT = 2.0**-6  # largest error, relative to the largest element: bf16 tables, products and sums stay below 2^-7
 MB = 10**6
 BYTES_OF_A_REPLAY = 4 * 10**9
 MOST_CALLS = 512
@@ -81,7 +81,7 @@ def _triton_copy(block, warps, early):
 
 
 def copies():
-    """{name: copy(source, target)} of int32 tensors; what it returns is kept like the results of ways."""
+    """Returns {name: copy(source, target)} for int32 tensors. The result of a copy is kept like the results of ways."""
     found = {
         "copy_": lambda source, target: target.copy_(source),
         "clone": lambda source, target: source.clone(),
@@ -99,7 +99,7 @@ def copies():
 
 
 class Loop:
-    """What has no graph: the calls, one after the other."""
+    """Makes the calls one after the other if they cannot be captured in a graph."""
 
     def __init__(self, calls, count):
         self.calls, self.count = calls, count
@@ -111,9 +111,9 @@ class Loop:
 
 
 def capture(calls, count):
-    """A graph of so many calls, in turn. Call it on a side stream, on which each has been made before."""
-    kept = [None] * len(calls)  # the results, so that they have as many places as the sources
-    gc.disable()  # what it frees might be of CUDA, which is not allowed now
+    """Captures a graph of `count` calls, in turn. Call it on a side stream on which each call has run before."""
+    kept = [None] * len(calls)  # the results, so that there are as many outputs as sources
+    gc.disable()  # it might free CUDA objects, which is not allowed during a capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
@@ -138,7 +138,7 @@ def _end_quietly(graph):
 
 
 class Gpu:
-    """Measures on a stream of its own. least: the best copy of so many bytes."""
+    """Measures on a separate stream. `least` is the best copy of `size` bytes."""
 
     def __init__(self, rounds):
         self.rounds, self.device = rounds, "cuda"
@@ -150,7 +150,7 @@ class Gpu:
         self.yardsticks = {}
 
     def count_sets(self, size):
-        """So many sources of `size` bytes are over four times the L2."""
+        """Returns how many sources of `size` bytes exceed four times the L2."""
         return max(2, -(-4 * self.l2 // size))
 
     def count_calls(self, size, sets):
@@ -158,7 +158,7 @@ class Gpu:
         return -(-calls // sets) * sets
 
     def prepare(self, calls, count):
-        """(what replays them, whether it is a graph)"""
+        """Returns an object that replays the calls, and whether it is a graph."""
         for _ in range(2):
             for call in calls:
                 call()
@@ -169,7 +169,8 @@ class Gpu:
             return Loop(calls, count), False
 
     def time(self, calls, size, beside=None):
-        """Medians of a call in us, and of the copy that is timed in turn with it; and whether there was a graph."""
+        """Returns the median time of a call in us, that of the copy that takes turns with it, and whether there was a
+        graph."""
         count = self.count_calls(size, len(calls))
         replayed, is_graph = self.prepare(calls, count)
         others = [] if beside is None else [beside.graph]
@@ -177,7 +178,7 @@ class Gpu:
             each.replay()
         torch.cuda.synchronize()
         marks = []
-        for _ in range(self.rounds):  # all are queued before the first has ended, so that the GPU waits for nobody
+        for _ in range(self.rounds):  # queue all rounds before the first one ends, so that the GPU never waits
             marks.append([self._mark()])
             for each in (replayed, *others):
                 each.replay()
@@ -189,7 +190,7 @@ class Gpu:
         return medians[0] / count, medians[1] / beside.count if others else None, is_graph
 
     def release(self):
-        """Gives back what nobody has any more."""
+        """Frees unused memory."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
@@ -205,7 +206,7 @@ class Gpu:
 
 
 class Yardstick:
-    """The best copy that reads and writes `size` bytes in all."""
+    """The best copy that reads and writes `size` bytes in total."""
 
     def __init__(self, gpu, size):
         elements, sets = size // 8, gpu.count_sets(size // 2)
@@ -222,11 +223,11 @@ class Yardstick:
                 continue
             if us < self.us and is_graph:
                 self.us, self.name, best = us, name, calls
-        self.calls = best  # alive, for a graph does not keep what it reads and writes
+        self.calls = best  # keeps the tensors alive, because a graph does not keep what it reads and writes
         self.graph = capture(best, self.count)
 
     def see(self, us):
-        """The least median of the run counts."""
+        """Keeps the smallest median of the run."""
         self.us = min(self.us, us)
 
 
@@ -234,8 +235,8 @@ class Yardstick:
 
 
 def make_call(way, problem, direction, tensors):
-    """A function without arguments that makes the call on these tensors, and gives its results. Autograd's graph is made
-    here, once: backward is timed alone."""
+    """Returns a function without arguments that makes the call on these tensors and returns its results. Autograd's
+    graph is made once here, so that backward is timed alone."""
     if direction == "forward" and not way.traced:
         return lambda: way.apply(problem, *tensors, *problem.weights)
     if direction == "backward" and way.backward:
@@ -245,7 +246,7 @@ def make_call(way, problem, direction, tensors):
             leaves = [t.detach().requires_grad_() for t in (*tensors, *problem.weights)]
             return lambda: _with_grad(way.apply, problem, *leaves)
         gradients, inputs = tensors[: len(problem.shapes_out)], tensors[len(problem.shapes_out) :]
-        if not inputs:  # what they hold is of no matter
+        if not inputs:  # their contents do not matter
             inputs = [torch.zeros(shape, dtype=problem.dtype, device=problem.device) for shape in problem.shapes_in]
         leaves = [t.detach().requires_grad_() for t in (*inputs, *problem.weights)]
         results = way.apply(problem, *leaves)
@@ -258,7 +259,7 @@ def _with_grad(function, *arguments):
 
 
 def find_error(results, expected):
-    """The largest error of all results, relative to the largest element of its tensor."""
+    """Returns the largest error of all results, relative to the largest element of its tensor."""
     if len(results) != len(expected):
         return float("inf")
     errors = []
@@ -270,7 +271,7 @@ def find_error(results, expected):
 
 
 class Trial:
-    """A case in one direction: what all of its ways share."""
+    """A case in one direction: the data that all of its ways share."""
 
     def __init__(self, problem, direction, gpu):
         self.problem, self.direction, self.gpu = problem, direction, gpu
@@ -281,7 +282,7 @@ class Trial:
         self.sets = [peers.make_flats(problem, direction, 2 + i) for i in range(sets)]
 
     def check(self, way):
-        """The error of a call on copies."""
+        """Returns the error of a call on copies."""
         tensors = [t.clone() for t in self.first]
         if way.memory == "bhsd" and self.direction == "backward":
             for i in range(len(self.problem.shapes_out)):
@@ -304,7 +305,7 @@ class Trial:
         return us, is_graph
 
     def run(self, way):
-        """A row of the result."""
+        """Returns a line of the result."""
         case = self.problem.case
         row = {
             "case": case.name, "direction": self.direction, "way": way.name, "library": way.library,
@@ -324,7 +325,7 @@ class Trial:
 
 
 def run_case(case, ways, gpu=None, device="cpu", tell=lambda rows: None, only=None):
-    """The rows of a case, both directions; tell(rows) is called with those of each."""
+    """Returns the lines of a case in both directions. Calls tell(rows) with the lines of each direction."""
     rows, problem = [], peers.Problem(case, device)
     for direction in DIRECTIONS:
         chosen = [way for way in ways_of(case, direction, ways, device) if is_wanted(name_of(case, direction, way), only)]
@@ -344,7 +345,7 @@ def run_case(case, ways, gpu=None, device="cpu", tell=lambda rows: None, only=No
 
 
 def add_copies(rows, gpu):
-    """The yardstick as it is by now."""
+    """Adds the current yardstick."""
     for row in rows:
         if row["time_us"] is not None:
             yardstick = gpu.yardstick(row["bytes"])
@@ -370,7 +371,7 @@ def is_wanted(name, only):
 
 
 def time_host(function, device, rounds):
-    """us that a call takes the host, the median of the rounds; None on the CPU, where the call is made once."""
+    """Returns the median time in us that a call takes the host. Returns None on the CPU, where the call is made once."""
     if torch.device(device).type != "cuda":
         function()
         return None
@@ -393,7 +394,7 @@ def time_host(function, device, rounds):
 
 
 class Host:
-    """q and k of a few tokens, so that the GPU has nothing to do."""
+    """q and k with few tokens, so that the GPU has almost no work."""
 
     COLUMNS = ("no_grad", "autograd", "both")
 
@@ -436,10 +437,10 @@ class Host:
             functions.update(autograd=lambda: self._autograd(way), both=lambda: self._both(way))
         return self._row(way.name, way.library, functions)
 
-    # This library, without what is above it
+    # This library, without the layers of the Python package above it
 
     def _without_autograd(self):
-        """(launch, its arguments): of the package, below all that looks at keyword arguments and autograd."""
+        """Returns (launch, its arguments): the part of the package below the handling of keyword arguments and autograd."""
         from trope._spec import resolve
         from trope.torch import _launch
 
@@ -452,7 +453,7 @@ class Host:
         return time_host(lambda: module.launch(*arguments), self.device, self.rounds)
 
     def _call(self):
-        """The C function on a struct that is ready: that of the plan which ran last."""
+        """Calls the C function with a ready struct: that of the plan which ran last."""
         from trope import _plan
 
         module, arguments = self._without_autograd()
@@ -518,7 +519,7 @@ def print_host(rows):
 
 
 def dump(result):
-    """JSON, one case a line."""
+    """Formats JSON with one case per line."""
     head = {key: value for key, value in result.items() if key not in ("cases", "host")}
     lines = ["%s: %s," % (json.dumps(key), json.dumps(value)) for key, value in head.items()]
     lists = []
@@ -529,14 +530,14 @@ def dump(result):
 
 
 def _short(value):
-    """Six digits; what JSON has no number for is null."""
+    """Rounds to six digits. Values that JSON cannot represent become null."""
     if not isinstance(value, float):
         return value
     return float("%.6g" % value) if abs(value) < float("inf") else None
 
 
 def best_of_libraries(result, direction):
-    """{case: {library: row}} with the fastest way of each library, or else what became of it."""
+    """Returns {case: {library: row}} with the fastest way of each library, or the reason why it has no time."""
     table = {}
     for row in result["cases"]:
         if row["direction"] == direction:
@@ -567,7 +568,7 @@ def cell(row):
 
 
 def markdown(result):
-    """Tables of ratios, forward and backward, and of the host."""
+    """Formats tables of ratios, for forward, backward and the host."""
     lines = ["%s; torch %s; trope %s" % (result["machine"], result["found"]["torch"], result["trope"]), ""]
     for direction in DIRECTIONS:
         table = best_of_libraries(result, direction)
@@ -592,7 +593,7 @@ def markdown(result):
 
 
 def draw(result, path):
-    """Bars of the ratio to a copy: a group a case, a bar the fastest way of a library."""
+    """Draws the ratio to a copy: a group of bars per case, and a bar for the fastest way of each library."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -654,7 +655,7 @@ def print_header(result):
 
 
 def run(options, arguments):
-    """The result of all cases that are wanted."""
+    """Returns the result of all selected cases."""
     ways, found = peers.find_ways(options.flash_rotary)
     if options.list:
         list_names(ways, options)
@@ -693,7 +694,7 @@ def _run_case(case, ways, gpu, options, tell):
             torch.cuda.synchronize()
             with torch.cuda.stream(gpu.stream):
                 return run_case(case, ways, gpu, options.device, tell, options.only)
-    except Exception as error:  # of what the ways share, such as memory
+    except Exception as error:  # such as memory that the ways share
         row = {
             "case": case.name, "direction": "forward", "way": "all", "library": "trope", "tokens": case.tokens,
             "heads": list(case.heads), "bytes": 0, "status": "failed", "error": None, "time_us": None, "graph": None,

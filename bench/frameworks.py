@@ -4,15 +4,16 @@
     PYTHONPATH=python python3 bench/frameworks.py --only layers --tokens 4096
     PYTHONPATH=python python3 bench/frameworks.py --only layers --device cpu
 
-Megatron-Core and transformers must be importable, or their cases are left out by name; their own functions are called, first
-as they are, then between patch() and undo(). torchtitan's formula stands here. Each call is eager, q and k of a layer. Times are the
-GPU's: calls are queued behind a kernel that sleeps, so that the host is ahead, as it is in a step whose matrix products take
-longer (but for what waits for the GPU itself, which is in the time). "host" is what the host alone takes. Each is the median
-of rounds in which "as it comes", "with trope" and a copy of the same bytes take turns.
+Megatron-Core and transformers must be importable; otherwise their cases are left out, by name. The script calls their own
+functions, first as they are and then between patch() and undo(). torchtitan's formula is copied here. Each call is eager
+and rotates q and k of a layer. Times are those of the GPU: calls are queued behind a kernel that sleeps, so that the host
+is ahead, as it is in a training step with long matrix products. Calls that wait for the GPU themselves include that wait.
+"host" is the time that the host alone takes. Each time is the median of rounds in which "as it comes", "with trope" and a
+copy of the same bytes take turns.
 
-"layers" are whole decoder layers of transformers, eager and by torch.compile, with autograd. They take turns with the same layer
-without norms of q and k and without the rotation: what that saves is the share of norm and rotation. A way that raises is left
-out by name. On the CPU layers are small, and times say nothing.
+"layers" are whole decoder layers of transformers with autograd, eager and with torch.compile. They take turns with the
+same layer without the norms of q and k and without the rotation. The time that this saves is the share of norm and
+rotation. A way that raises is left out by name. On the CPU the layers are small and the times mean nothing.
 """
 
 import argparse
@@ -34,7 +35,7 @@ MB = 1 << 20
 
 
 class Group:
-    """What Megatron-Core asks of a context parallel group."""
+    """The methods of a context parallel group that Megatron-Core needs."""
 
     def __init__(self, size=1, rank=0):
         self.size, self.rank = lambda: size, lambda: rank
@@ -42,7 +43,7 @@ class Group:
 
 @dataclass
 class Case:
-    """call(*inputs) gives the rotated tensors; patch() is a context in which it does so by trope."""
+    """A case. call(*inputs) returns the rotated tensors. patch() is a context in which trope rotates them."""
 
     name: str
     framework: str
@@ -52,7 +53,7 @@ class Case:
 
 
 def radians(positions, dim, device, interleaved=False):
-    """[positions, dim] of the usual rule: each angle twice."""
+    """Returns the angles [positions, dim] of the usual rule, with each angle twice."""
     inv_freq = 10000.0 ** -(torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim)
     angles = (torch.arange(positions, device=device, dtype=torch.float64)[:, None] * inv_freq).float()
     return angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
@@ -62,7 +63,7 @@ def radians(positions, dim, device, interleaved=False):
 
 
 def megatron_cases(device):
-    """Its functions are looked up in their modules at each call, where patch() puts trope's."""
+    """Each call looks up the functions in their modules, where patch() puts trope's."""
     rope = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
     mla = importlib.import_module("megatron.core.fusions.fused_mla_yarn_rope_apply")
     megatron = importlib.import_module("trope.megatron")
@@ -109,7 +110,8 @@ def megatron_cases(device):
 
 
 def transformers_cases(device):
-    """Functions of modeling files, which patch() replaces for a model of theirs; it has no weights, and is never called."""
+    """Functions of modeling files, which patch() replaces for a model of that kind. The model has no weights and is
+    never called."""
     transformers = importlib.import_module("transformers")
     patch = importlib.import_module("trope.transformers").patch
     half = [f(radians(4096, 128, device))[None].to(torch.bfloat16) for f in (torch.cos, torch.sin)]
@@ -141,7 +143,7 @@ def transformers_cases(device):
 
 
 def torchtitan_cases(device):
-    """ComplexRoPE of torchtitan/models/common/rope.py: a complex table, and rows of it by position."""
+    """ComplexRoPE of torchtitan/models/common/rope.py: a complex table, whose rows are taken by position."""
     table = torch.polar(torch.ones(8192, 64, device=device), radians(8192, 128, device)[:, :64].contiguous())
     positions = torch.arange(4096, device=device).expand(2, -1).contiguous()
     ours = [False]
@@ -181,7 +183,7 @@ QWEN3_30B_A3B = dict(
 )  # fmt: skip
 CODE = ("eager", "torch.compile")
 SMALL = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32)
-SIZES = {  # model, its type, and the layer's sizes on a GPU and on the CPU
+SIZES = {  # the model, its type, and the sizes of the layer on a GPU and on the CPU
     "Qwen3-4B": ("qwen3", QWEN3_4B, dict(SMALL, intermediate_size=128)),
     "Qwen3-30B-A3B": (
         "qwen3_moe",
@@ -193,10 +195,10 @@ SIZES = {  # model, its type, and the layer's sizes on a GPU and on the CPU
 
 @dataclass
 class Layer:
-    """A decoder layer of a model that has no other.
+    """The decoder layer of a model with only this layer.
 
-    call: gives its result, a tensor; everything has a gradient.
-    inputs: what gradients are taken of: the layer's input, the weights of both norms, and all other parameters.
+    call: returns its result, a tensor; everything has a gradient.
+    inputs: the tensors that gradients are taken of: the layer's input, the weights of both norms, and all other parameters.
     """
 
     name: str
@@ -207,7 +209,7 @@ class Layer:
 
 
 def make_layer(name, tokens, device):
-    """With random weights in bf16, batch 1, and the attention and experts that transformers chooses."""
+    """Makes a layer with random bf16 weights, batch 1, and the attention and experts that transformers chooses."""
     transformers = importlib.import_module("transformers")
     model_type, *sizes = SIZES[name]
     config = transformers.AutoConfig.for_model(
@@ -232,7 +234,7 @@ def make_layer(name, tokens, device):
 
 @contextlib.contextmanager
 def without_norm_and_rotation(model):
-    """q and k go from their projections to the attention as they are."""
+    """Passes q and k unchanged from their projections to the attention."""
     attention = model.layers[0].self_attn
     module = sys.modules[type(attention).__module__]
     kept = attention.q_norm, attention.k_norm, module.apply_rotary_pos_emb
@@ -245,7 +247,7 @@ def without_norm_and_rotation(model):
 
 
 def find_layer_ways():
-    """{way: a function of the model that makes a context}."""
+    """Returns {way: a function of the model that makes a context}."""
     patch = importlib.import_module("trope.transformers").patch
     return {
         "plain": lambda model: contextlib.nullcontext(),
@@ -256,8 +258,8 @@ def find_layer_ways():
 
 
 class Compiled:
-    """What torch.compile makes of a function without arguments. Its calls do not go through Dynamo, which would compile
-    again when what was patched during the first call no longer is."""
+    """A function without arguments, compiled by torch.compile. Its calls bypass Dynamo. Dynamo would compile again once
+    the patches of the first call are undone."""
 
     def __init__(self, function):
         torch.compiler.reset()
@@ -279,11 +281,11 @@ class Compiled:
 # ---- Measuring ----
 
 
-SLEEP = 40_000_000  # cycles: 20 ms or more, in which the host queues the calls of a round
+SLEEP = 40_000_000  # cycles: at least 20 ms, in which the host queues the calls of a round
 
 
 def elapsed(function, count, device="cuda"):
-    """us of a call on the device, and on the host, `count` of them in a row."""
+    """Returns the time of a call in us on the device and on the host, for `count` calls in a row."""
     if device == "cpu":
         start = time.perf_counter()
         for _ in range(count):
@@ -303,19 +305,20 @@ def elapsed(function, count, device="cuda"):
 
 
 def find_difference(results, others):
-    """The largest difference of two lists of tensors, relative to the largest element."""
+    """Returns the largest difference of two lists of tensors, relative to the largest element."""
     return max(
         float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(results, others, strict=True)
     )
 
 
 def find_equal(results, others):
-    """The share of elements that are equal in two lists of tensors."""
+    """Returns the fraction of equal elements in two lists of tensors."""
     return sum(int((a == b).sum()) for a, b in zip(results, others, strict=True)) / sum(y.numel() for y in others)
 
 
 def find_medians(times):
-    """{direction: {who: [us on the device, us on the host]}}. The first round compiles and warms up."""
+    """Returns {direction: {who: [us on the device, us on the host]}}. The first round compiles and warms up, and does
+    not count."""
     found = {}
     for (name, who), us in times.items():
         found.setdefault(name, {})[who] = [statistics.median(each) for each in zip(*us[1:])]
@@ -323,7 +326,8 @@ def find_medians(times):
 
 
 def measure(case, device, rounds, count):
-    """{direction: {who: [us on the GPU, us on the host]}}, who are "plain", "trope", "copy"; and how far results are apart."""
+    """Returns {direction: {who: [us on the GPU, us on the host]}}, where who is "plain", "trope" or "copy", and the
+    difference of the results."""
     generator = torch.Generator(device).manual_seed(1)
 
     def draw(shapes):
@@ -332,7 +336,7 @@ def measure(case, device, rounds, count):
     inputs = draw(case.shapes)
     leaves = [x.clone().requires_grad_() for x in inputs]
     with torch.no_grad():
-        plain = case.call(*[x.clone() for x in inputs])  # clones: some calls write into theirs
+        plain = case.call(*[x.clone() for x in inputs])  # clones, because some calls write into their inputs
         with case.patch():
             fused = case.call(*[x.clone() for x in inputs])
     gradients = draw([y.shape for y in plain])
@@ -347,7 +351,7 @@ def measure(case, device, rounds, count):
         with torch.no_grad():
             case.call(*inputs)
 
-    def both():  # views, because a leaf may not be written into
+    def both():  # views, because writing into a leaf is not allowed
         torch.autograd.grad(case.call(*[x.view_as(x) for x in leaves]), leaves, gradients)
 
     times = {}
@@ -363,12 +367,13 @@ def measure(case, device, rounds, count):
 
 
 def make_both(call, layer, gradient, way):
-    """A function that calls the layer and gives the gradients."""
+    """Returns a function that calls the layer and returns the gradients."""
     return lambda: torch.autograd.grad(call(), layer.inputs, gradient, allow_unused=way == "without")
 
 
 def prepare_layer(layer, ways, is_compiled, gradient):
-    """{way: {direction: function}}, {way: the result, and the gradients of the layer's input and the norms}, {way: its error}."""
+    """Returns {way: {direction: function}}, {way: the result, and the gradients of the layer's input and the norms}, and
+    {way: its error}."""
     calls, results, failed = {}, {}, {}
     for way, patch in ways.items():
         try:
@@ -387,8 +392,8 @@ def prepare_layer(layer, ways, is_compiled, gradient):
 
 
 def measure_layer(layer, ways, is_compiled, device, rounds, count):
-    """The times as measure() has them, of each way. The difference and the equal elements are of the patched ways; equal
-    elements are counted in the result alone."""
+    """Returns the times of each way, as measure() does. The difference and the equal elements are those of the patched
+    ways. Equal elements are counted in the result alone."""
     generator = torch.Generator(device).manual_seed(1)
     gradient = torch.randn(layer.inputs[0].shape, device=device, generator=generator).to(torch.bfloat16)
     calls, results, failed = prepare_layer(layer, ways, is_compiled, gradient)
@@ -413,7 +418,7 @@ def measure_layer(layer, ways, is_compiled, device, rounds, count):
 
 
 def run_layers(device, tokens, codes, rounds, count):
-    """(rows, what is left out); prints a line for each row."""
+    """Returns the results and the ways that are left out. Prints a line for each result."""
     ways, rows, absent = find_layer_ways(), [], []
     print(LAYER_HEAD)
     for name in SIZES:
@@ -439,7 +444,7 @@ def line(row):
 
 
 def layer_lines(row):
-    """Of each direction: tokens a second, what is gained, and the share of the time that goes without norm and rotation."""
+    """Formats for each direction: tokens per second, the gain, and the share of norm and rotation in the time."""
     for direction in ("forward", "forward and backward"):
         us = {way: of_device for way, (of_device, _) in row[direction].items()}
         cells = [row["case"], row["tokens"], direction]
@@ -482,7 +487,7 @@ def parse(arguments):
 
 
 def run_calls(names, rounds, count):
-    """(rows, what is left out) of calls of frameworks; prints a line for each row."""
+    """Times calls of frameworks. Returns the results and the cases that are left out. Prints a line for each result."""
     rows, absent = [], []
     print(HEAD)
     for name in names:

@@ -19,7 +19,7 @@ import tempfile
 
 
 def run(program, folder, options):
-    """One run of the bench: the ratio of each case."""
+    """Runs the bench once and returns the ratio of each case."""
     path = f"{pathlib.Path(folder).resolve()}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}"
     with tempfile.TemporaryDirectory() as scratch:
         result = pathlib.Path(scratch, "result.json")

@@ -1,5 +1,5 @@
-"""Norm and rotation of tensors by one call of the C library, without what the Python package costs. q and k are
-contiguous [batch, tokens, heads, head_dim], positions are indices, and pairs are by halves."""
+"""Norm and rotation of tensors with one call of the C library, without the cost of the Python package. q and k are
+contiguous [batch, tokens, heads, head_dim], positions come from tokens, and pairing is half."""
 
 import ctypes
 from ctypes import c_double, c_uint64, c_void_p
@@ -16,9 +16,9 @@ NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", tor
 class Norms(NamedTuple):
     """The norms of all tensors of a call, before the rotation.
 
-    weights: for each tensor [head_dim], or [heads, head_dim]
-    plus_one: multiplies by 1 + weight
-    scope: what is normalised together, "head" or "token"
+    weights: [head_dim], or [heads, head_dim], for each tensor
+    plus_one: multiply by 1 + weight
+    scope: the elements that are normalised together, "head" or "token"
     """
 
     weights: List[torch.Tensor]
@@ -28,7 +28,7 @@ class Norms(NamedTuple):
 
 
 class _Call:
-    """The structs of a call on tensors x, without what is written."""
+    """The structs of a call on tensors x, without the outputs."""
 
     def __init__(self, x, norms, inv_freq):
         count, first = len(x), x[0]
@@ -57,7 +57,7 @@ class _Call:
 
 
 def forward(x, norms, inv_freq):
-    """New tensors: each x normalised and rotated."""
+    """Returns each x normalised and rotated, in new tensors."""
     call, results = _Call(x, norms, inv_freq), [torch.empty_like(t) for t in x]
     for t, y, operand in zip(x, results, call.operands):
         operand.src, operand.dst = t.data_ptr(), y.data_ptr()
@@ -66,7 +66,7 @@ def forward(x, norms, inv_freq):
 
 
 def backward(gradients, x, norms, inv_freq):
-    """The gradients of each x, and then of each weight, in fp32. rstd is computed again."""
+    """Returns the gradients of each x, and then of each weight in fp32. Recomputes rstd."""
     call, results = _Call(x, norms, inv_freq), [torch.empty_like(t) for t in x]
     real = torch.float64 if x[0].dtype == torch.float64 else torch.float32
     d_weights = [torch.empty(weight.shape, dtype=real, device=weight.device) for weight in norms.weights]

@@ -1,5 +1,5 @@
-"""What bench/compare.py rotates, and who rotates it: shapes of models, their result in float64, and the ways to compute it
-of this library, of PyTorch, and of other libraries, as many of those as can be imported.
+"""The cases and the competitors of bench/compare.py: tensor shapes of models, their results in float64, and the ways to
+compute them with this library, with PyTorch, and with each other library that can be imported.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ SEED, EPS = 1, 1e-6
 
 @dataclass(frozen=True)
 class Case:
-    """Tensors of a model as they come from its projections, on one GPU.
+    """Tensors of a model as its projections produce them, on one GPU.
 
-    kind: "rope": q and k, bshd, positions are indices; "mrope": the same, with ids of three axes; "thd": q and k, packed
-        sequences of `lengths`; "mla-q": q, of which the end of each head turns; "mla-kv": kv and k_pe to key and value;
-        "norm": as "rope", with an RMS norm of each head before the rotation, as Qwen3 has it; "norm-token": the same, with
-        one norm for all heads of a token, a weight for each head, and fp32 tables, as OLMo 2 has it; backward of both has q
-        and k beside their gradients, and gives the gradients of the two weights, too.
+    kind: "rope": q and k, bshd, positions from tokens; "mrope": the same, with ids on three axes; "thd": q and k, packed
+        sequences of `lengths`; "mla-q": q, of which the end of each head rotates; "mla-kv": kv and k_pe to key and value;
+        "norm": like "rope", with an RMS norm of each head before the rotation, as in Qwen3; "norm-token": the same, with
+        one norm over all heads of a token, a weight for each head, and fp32 tables, as in OLMo 2. Backward of both takes
+        q and k after their gradients, and also returns the gradients of the two weights.
     heads: of q and k, or all heads of latent attention.
     plus_one: the norm multiplies by 1 + weight, as Gemma 3's does.
     """
@@ -52,7 +52,7 @@ class Case:
         return self.kind.startswith("norm")
 
     def tiny(self, tokens=None):
-        """So few tokens that a CPU is done at once, but of two to a sequence."""
+        """Has so few tokens that a CPU finishes at once. Packed sequences keep two tokens each."""
         tokens = tokens or (128 if self.kind == "thd" else 32)
         return dataclasses.replace(self, tokens=tokens)
 
@@ -83,7 +83,7 @@ CASES = (
 
 
 def lengths_of(rule, tokens):
-    """Lengths of packed sequences: 64 equal ones; of 4 tokens; Pareto ones of 64 to 16384 tokens, as `trope bench` has."""
+    """Lengths of packed sequences: 64 equal ones; of 4 tokens; Pareto ones of 64 to 16384 tokens, as in `trope bench`."""
     if rule == "64":
         return [tokens // 64] * 64
     if rule == "4":
@@ -98,7 +98,7 @@ def lengths_of(rule, tokens):
 
 
 class Problem:
-    """A case on a device: shapes, positions and tables. Tables that no way asks for are not made."""
+    """A case on a device: shapes, positions and tables. Tables are made only when a way asks for them."""
 
     def __init__(self, case, device, dtype=torch.bfloat16):
         self.case, self.kind, self.device, self.dtype = case, case.kind, torch.device(device), dtype
@@ -122,7 +122,7 @@ class Problem:
         return shapes, shapes
 
     def _positions(self):
-        """[tokens] for thd and latent attention, [batch, tokens], or [3, batch, tokens] for M-RoPE."""
+        """Returns [tokens] for thd and latent attention, otherwise [batch, tokens], or [3, batch, tokens] for M-RoPE."""
         index = torch.arange(self.tokens, device=self.device)
         if self.kind == "mrope":
             return self._picture(index).expand(3, self.batch, self.tokens).contiguous()
@@ -137,27 +137,27 @@ class Problem:
         return index
 
     def _picture(self, index):
-        """ids (t, h, w): a quarter of the tokens are text, the rest a picture of rows of 64."""
+        """Returns ids (t, h, w): a quarter of the tokens are text, the others are an image with 64 patches per line."""
         text = self.tokens // 4
         inside = index - text
         ids = [torch.full_like(index, text), text + inside // 64, text + inside % 64]
         return torch.stack([torch.where(index < text, index, axis) for axis in ids]).unsqueeze(1)
 
     def bytes(self, direction="forward"):
-        """Read and written: each element of what goes in and of what comes out, once."""
+        """Bytes read and written: each input element and each output element counts once."""
         size = torch.empty((), dtype=self.dtype).element_size()
         into = self.shapes_out if direction == "forward" else self.shapes_in
         return size * sum(torch.Size(shape).numel() for shape in self.shapes(direction) + into)
 
     def shapes(self, direction):
-        """What goes in: backward, the gradients, and with a norm q and k after them."""
+        """Shapes of the inputs: in backward the gradients and, with a norm, q and k after them."""
         if direction == "forward":
             return self.shapes_in
         return self.shapes_out + (self.shapes_in if self.case.is_normed else [])
 
     @functools.cached_property
     def weights(self):
-        """Of the norms of q and k, so that they multiply by 1/2 to 3/2: [dim], of a token [heads, dim]."""
+        """Weights of the norms of q and k, which multiply by 1/2 to 3/2: [dim], or [heads, dim] for a norm over tokens."""
         if not self.case.is_normed:
             return []
         generator = torch.Generator(self.device).manual_seed(SEED)
@@ -167,7 +167,7 @@ class Problem:
 
     @functools.cached_property
     def norms(self):
-        """The same for norm_calls."""
+        """The same weights for norm_calls."""
         scope = "token" if self.kind == "norm-token" else "head"
         return norm_calls.Norms(self.weights, EPS, self.case.plus_one, scope)
 
@@ -180,17 +180,17 @@ class Problem:
 
     @functools.cached_property
     def host_inv_freq(self):
-        """As numbers: reading the tensor waits for the GPU, which a graph does not allow."""
+        """inv_freq as numbers. Reading the tensor waits for the GPU, which a graph does not allow."""
         return self.inv_freq.tolist()
 
     @functools.cached_property
     def axis_angles(self):
-        """[3, batch, tokens, pairs], M-RoPE's before each pair has got its axis."""
+        """[3, batch, tokens, pairs]: M-RoPE's angles before an axis is chosen for each pair."""
         return self.positions[..., None] * self.inv_freq
 
     @functools.cached_property
     def angles(self):
-        """[batch, tokens, pairs], or [tokens, pairs]: of each token."""
+        """[batch, tokens, pairs], or [tokens, pairs]: the angles of each token."""
         if self.kind != "mrope":
             return self.axis_angles
         parts = self.axis_angles.split(self.sections, -1)
@@ -198,10 +198,10 @@ class Problem:
 
     @functools.cached_property
     def row_angles(self):
-        """[positions, pairs]: of each position."""
+        """[positions, pairs]: the angles of each position."""
         return torch.arange(self.longest, device=self.device)[:, None] * self.inv_freq
 
-    # Tables: full ones have a column an element, half ones a column a pair; those of rows are by position, others by token
+    # Tables: full tables have a column per element, half tables one per pair; row tables are by position, others by token
 
     def _full(self, angles, function):
         dtype = torch.float32 if self.kind == "norm-token" else self.dtype
@@ -220,12 +220,12 @@ class Problem:
 
     @functools.cached_property
     def row_freqs(self):
-        """f32 radians [positions, 1, 1, dim], Megatron-Core's."""
+        """f32 radians [positions, 1, 1, dim], as in Megatron-Core."""
         return torch.cat((self.row_angles, self.row_angles), -1).float()[:, None, None]
 
     @functools.cached_property
     def freqs(self):
-        """The same, of each token of the stream or of the batch one after the other."""
+        """The same for each token of the stream, or of all batch entries one after the other."""
         return torch.cat((self.angles, self.angles), -1).float().flatten(0, -2)[:, None, None]
 
     @functools.cached_property
@@ -254,7 +254,7 @@ class Problem:
 
 
 def make_flats(problem, direction, seed):
-    """Memory of the tensors that go in, between 1/8 and 2 of both signs."""
+    """Makes memory for the inputs, with values between 1/8 and 2 of both signs."""
     generator = torch.Generator(problem.device).manual_seed(seed)
     flats = []
     for shape in problem.shapes(direction):
@@ -265,17 +265,17 @@ def make_flats(problem, direction, seed):
 
 
 def views_of(flats, shapes, memory):
-    """Tensors of these shapes, whose dimensions lie in memory as they stand, or "bhsd": with heads before tokens."""
+    """Returns tensors of these shapes. Dimensions are in memory in this order or, with "bhsd", heads before tokens."""
     if memory == "bhsd":
         return [flat.view(b, h, s, d).transpose(1, 2) for flat, (b, s, h, d) in zip(flats, shapes)]
     return [flat.view(shape) for flat, shape in zip(flats, shapes)]
 
 
-# ---- What is right ----
+# ---- Expected results ----
 
 
 def _turn(x, problem, transposed):
-    """In float64. Latent attention has pairs 2i, 2i + 1 before the rotation and i, i + 32 after it."""
+    """Rotates in float64. Latent attention has pairs 2i, 2i + 1 before the rotation and i, i + 32 after it."""
     cos, sin = problem.angles.cos().unsqueeze(-2), problem.angles.sin().unsqueeze(-2)
     mla = problem.kind.startswith("mla")
     first, second = (x[..., 0::2], x[..., 1::2]) if mla and not transposed else x.chunk(2, -1)
@@ -286,7 +286,7 @@ def _turn(x, problem, transposed):
 
 
 def _mean(x, problem):
-    """Over what is normalised together."""
+    """Returns the mean over the elements that are normalised together."""
     return x.mean((-2, -1) if problem.kind == "norm-token" else -1, keepdim=True)
 
 
@@ -295,7 +295,7 @@ def _rstd(x, problem):
 
 
 def _factors(problem):
-    """What the norms multiply by."""
+    """Returns the factors of the norms."""
     return [weight.double() + problem.case.plus_one for weight in problem.weights]
 
 
@@ -304,7 +304,7 @@ def _norm_forward(problem, *x):
 
 
 def _norm_backward(problem, d_q, d_k, q, k):
-    """By the formulas of trope.h."""
+    """Applies the formulas of trope.h."""
     results, d_weights = [], []
     for dy, x, factor in zip((d_q, d_k), (q, k), _factors(problem)):
         u, rstd = _turn(dy, problem, True), _rstd(x, problem)
@@ -315,7 +315,7 @@ def _norm_backward(problem, d_q, d_k, q, k):
 
 
 def reference(problem, direction, tensors):
-    """The results in float64."""
+    """Returns the results in float64."""
     tensors, transposed = [t.double() for t in tensors], direction == "backward"
     if problem.case.is_normed:
         return _norm_backward(problem, *tensors) if transposed else _norm_forward(problem, *tensors)
@@ -340,13 +340,13 @@ def reference(problem, direction, tensors):
 class Way:
     """A way to rotate.
 
-    kinds: of the problems that it can do.
-    apply: apply(problem, *tensors) gives the results, a tuple; the weights of norms come after the tensors.
-    backward: backward(problem, *gradients) gives those of the inputs; None: autograd of apply. With a norm, q and k come
-        after the gradients, and the results are the gradients of q, k and their weights.
+    kinds: of the problems that it supports.
+    apply: apply(problem, *tensors) returns the results as a tuple. The weights of norms come after the tensors.
+    backward: backward(problem, *gradients) returns the gradients of the inputs. None: autograd of apply. With a norm, q and
+        k come after the gradients, and the results are the gradients of q, k and their weights.
     autograd: apply has a gradient.
-    memory: how the results lie in memory, and so their gradients.
-    traced: the forward call is made with autograd on, so that one compilation serves both directions.
+    memory: the memory order of the results, and therefore of their gradients.
+    traced: the forward call runs with autograd on, so that one compilation serves both directions.
     """
 
     library: str
@@ -398,7 +398,7 @@ def _trope_tables_backward(p, *gradients):
 
 
 def _heads_first(tensors):
-    """New tensors of these shapes, bshd, that lie in memory as bhsd."""
+    """Returns new tensors of these shapes, bshd, whose memory order is bhsd."""
     return [torch.empty_like(t.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2) for t in tensors]
 
 
@@ -433,7 +433,7 @@ def _trope_kv_backward(p, d_key, d_value):
 
 
 def _trope_kv_autograd(p, kv, k_pe):
-    """What autograd can see: k_pe for all heads by one call, the rest by torch."""
+    """The variant for autograd: one call for k_pe of all heads, and torch for the rest."""
     k_pe = trope.torch.rotate(k_pe, shared_heads=kv.shape[1], **p.options)
     return torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:].contiguous()
 
@@ -463,7 +463,7 @@ def _trope_ways():
     ]
 
 
-# PyTorch, as Hugging Face transformers and Megatron-Core write it
+# PyTorch, as in Hugging Face transformers and Megatron-Core
 
 
 def _rotate_half(x):
@@ -483,7 +483,7 @@ def _rotate_qk_to_bhsd(q, k, cos, sin):
 
 
 def _normalised(x):
-    """In fp32."""
+    """Normalises in fp32."""
     x = x.float()
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
 
@@ -497,7 +497,7 @@ def _gemma3_norm(x, weight):
 
 
 def _olmo2_norm(x, weight):
-    """Of all heads of a token."""
+    """Normalises over all heads of a token."""
     return (weight * _normalised(x.flatten(-2)).unflatten(-1, weight.shape)).to(x.dtype)
 
 
@@ -506,11 +506,11 @@ def _norm_of(p):
 
 
 def _norm_qk(norm, q, k, q_weight, k_weight, cos, sin):
-    """With the transposes of Qwen3Attention: what it gives to attention is a view."""
+    """Includes the transposes of Qwen3Attention: the tensors that go to attention are views."""
     q, k = norm(q, q_weight).transpose(1, 2), norm(k, k_weight).transpose(1, 2)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     results = q * cos + _rotate_half(q) * sin, k * cos + _rotate_half(k) * sin
-    return tuple(y.to(q.dtype).transpose(1, 2) for y in results)  # where tables are fp32, so are the products
+    return tuple(y.to(q.dtype).transpose(1, 2) for y in results)  # fp32 tables make the products fp32
 
 
 def _norm_qk_to_bhsd(*arguments):
@@ -549,7 +549,7 @@ def _compiled(function):
 
 
 def _prepare_compiler():
-    """Each shape is a compilation of its own, and a compiled backward is run again and again."""
+    """Prepares for one compilation per shape, and for compiled backwards that run repeatedly."""
     import torch._dynamo
     import torch._functorch.config
 
@@ -596,11 +596,11 @@ def _torch_ways():
     ]
 
 
-# Liger: in place on what is contiguous, q and k in one launch
+# Liger: in place on contiguous tensors, q and k in one launch
 
 
 def _transposed(function):
-    """Calls function(q, k), which takes and gives bhsd, on bshd, or on thd as a batch of 1."""
+    """Calls function(q, k), which takes and returns bhsd, on bshd, or on thd as a batch of 1."""
 
     def call(q, k):
         packed = q.dim() == 3
@@ -645,7 +645,7 @@ def _liger_ways():
     norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
 
     def normalise(p, x, weight):
-        """As Liger does for Gemma 3 and for Qwen3; for OLMo 2, of rows that are tokens."""
+        """Normalises as Liger does for Gemma 3 and Qwen3. For OLMo 2, each token is a row."""
         how = (1.0, "gemma") if p.case.plus_one else (0.0, "llama")
         return norm.apply(x.flatten(4 - weight.dim()), weight.flatten(), EPS, *how).view(x.shape)
 
@@ -660,7 +660,7 @@ def _liger_ways():
     ]
 
 
-# flash-attention and quack: a launch a tensor
+# flash-attention and quack: one launch per tensor
 
 
 def _each(function):
@@ -668,7 +668,7 @@ def _each(function):
 
 
 def _rotary_calls(function, more=None):
-    """Calls of function(x, cos, sin, ...) by rows and by tokens, with these keyword arguments."""
+    """Returns calls of function(x, cos, sin, ...) by rows and by tokens, with these keyword arguments."""
     more = more or {}
 
     def by_rows(p, x):
@@ -682,7 +682,8 @@ def _rotary_calls(function, more=None):
 
 
 def _rotary_ways(library, kernel, function):
-    """Ways by the kernel's own function, which can turn back (None: there is none), and by one with autograd (or None)."""
+    """Returns ways with the kernel's own function, which can rotate back (or None), and with a function that supports
+    autograd (or None)."""
     rows, tokens = _rotary_calls(function or kernel)
     rows_back, tokens_back = _rotary_calls(kernel, {"conjugate": True}) if kernel else (None, None)
     in_place, _ = _rotary_calls(kernel or function, {"inplace": True})
@@ -697,7 +698,7 @@ def _rotary_ways(library, kernel, function):
 
 
 def load_file(path):
-    """A module from a file, wherever that is."""
+    """Loads a module from a file at any path."""
     spec = importlib.util.spec_from_file_location("flash_rotary", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -715,7 +716,7 @@ def _quack_ways():
     return _rotary_ways("quack", None, importlib.import_module("quack.rotary").apply_rotary_emb)
 
 
-# TransformerEngine and apex: f32 radians, a launch a tensor
+# TransformerEngine and apex: f32 radians, one launch per tensor
 
 
 def _transformer_engine_ways():
@@ -761,7 +762,7 @@ def _apex_ways():
     ]
 
 
-# Megatron-Core's kernels of latent attention, in tensors of [tokens, batch, heads, elements]; q and its gradient in place
+# Megatron-Core's latent attention kernels, on tensors [tokens, batch, heads, elements]; q and its gradient are in place
 
 
 def _megatron_ways():
@@ -778,7 +779,7 @@ def _megatron_ways():
         return key.squeeze(1), value.squeeze(1)
 
     def backward(function, **of_function):
-        """The gradient by the autograd function itself: autograd does not call an in-place one on a leaf."""
+        """Calls the autograd function's own backward, because autograd does not allow an in-place function on a leaf."""
 
         def call(p, *gradients):
             context = types.SimpleNamespace(
@@ -798,14 +799,14 @@ def _megatron_ways():
 
 
 # axolotl: norm and rotation of a tensor in one launch. axolotl/kernels/gemma4_fused_rope.py and gemma4_rope_autotune.py of
-# its wheel need liger_kernel and nothing else, so PYTHONPATH may name a folder with these two files and liger_kernel.
+# its wheel need only liger_kernel, so PYTHONPATH may name a folder with these two files and liger_kernel.
 
 
 def _axolotl_ways():
     function = importlib.import_module("axolotl.kernels.gemma4_fused_rope").fused_rms_norm_rope
 
     def apply(p, q, k, *weights):
-        unit_offset = {"unit_offset": True} if p.case.plus_one else {}  # which 0.21 has
+        unit_offset = {"unit_offset": True} if p.case.plus_one else {}  # version 0.21 has this option
         return tuple(function(t, weight, p.cos, p.sin, EPS, **unit_offset) for t, weight in zip((q, k), weights))
 
     return [Way("axolotl", "axolotl", ("norm",), apply)]
@@ -839,7 +840,7 @@ def _flashinfer_ways():
     return [Way("flashinfer", "flashinfer", ("rope", "thd"), apply, autograd=False, directions=("forward",))]
 
 
-PEERS = {  # unsloth last: its import changes torch and transformers
+PEERS = {  # unsloth comes last because its import changes torch and transformers
     "transformer_engine": ("transformer_engine", _transformer_engine_ways),
     "apex": ("fused_rotary_positional_embedding", _apex_ways),
     "flash-attention": ("flash_attn", _flash_ways),
@@ -867,7 +868,7 @@ def _version(library):
 
 
 def _find_peer(library, flash_rotary):
-    """Its ways, and a word on where it is from."""
+    """Returns the library's ways and a note on its origin."""
     module, make = PEERS[library]
     if library == "flash-attention" and flash_rotary:
         return make(flash_rotary), "one file"
@@ -877,12 +878,12 @@ def _find_peer(library, flash_rotary):
 
 
 def find_ways(flash_rotary=None):
-    """All ways that there are here, and {library: its version or why it is left out}."""
+    """Returns all ways that are available here, and {library: its version, or why it is left out}."""
     ways, found = _trope_ways() + _torch_ways(), {"trope": trope.__version__, "torch": torch.__version__}
     for library in PEERS:
         try:
             more, found[library] = _find_peer(library, flash_rotary)
             ways += more
-        except Exception as error:  # an extension of another CUDA, a missing dependency, ...
+        except Exception as error:  # an extension for another CUDA version, a missing dependency, ...
             found[library] = first_line(error)
     return ways, found

@@ -10,11 +10,11 @@ import re
 import sys
 
 MB = 10 ** 6
-FEWEST = 6  # sizes of a curve
+FEWEST = 6  # smallest number of sizes in a curve
 
 
 def families(result):
-    """{(family, dtype): [(bytes, ratio), ...]} in ascending order of bytes."""
+    """Returns {(family, dtype): [(bytes, ratio), ...]} in ascending order of bytes."""
     curves = {}
     for case in result["cases"]:
         family = re.sub(r"-s\d+-", " ", case["case"])

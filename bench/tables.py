@@ -33,7 +33,7 @@ def cell(case):
 
 
 def parts_of(case):
-    """(shape, tokens, source) of a case's name."""
+    """Returns (shape, tokens, source) of a case's name."""
     return re.fullmatch(NAME, case["case"]).groups()
 
 
@@ -52,7 +52,8 @@ def print_cases(cases):
 
 
 def groups_of(case):
-    """The lines of the summary that count this case: (order, name) of each. Backward calls have a line for each shape only."""
+    """Returns the lines of the summary that count this case: (order, name) of each. Backward calls have one line per
+    shape."""
     shape, _, source = parts_of(case)
     shape, source = re.match(r"[a-z-]+?(?=-\d|$)", shape)[0], source.split("-")[0]
     shape, source = SUMMARIZED_AS.get(shape, shape), SUMMARIZED_AS.get(source, source)

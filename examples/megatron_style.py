@@ -24,8 +24,8 @@ import os
 import sys
 import tempfile
 
-os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # NVLink multicast gains nothing here, and not every container has it
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a rank, as torchrun does
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # NVLink multicast gains nothing here, and some containers lack it
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per rank, as with torchrun
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -37,13 +37,13 @@ Q_PER_GROUP, HEAD_DIM, BATCH = 4, 64, 3
 SPLIT = [Q_PER_GROUP * HEAD_DIM, HEAD_DIM, HEAD_DIM]
 LENGTHS = [701, 1, 0, 333, 96, 1024, 17]  # of the packed sequences, before padding
 CASES = ("thd", "sbhd", "sbhd, table cut")
-WAIT = datetime.timedelta(seconds=60)  # for another rank
+WAIT = datetime.timedelta(seconds=60)  # how long a rank waits for another
 
 # ---- The whole, and a rank's share of it ----
 
 
 class Whole:
-    """The tensors of all ranks. One seed makes them the same everywhere, so that nothing needs to be sent."""
+    """The tensors of all ranks. One seed makes them the same on every rank, so nothing needs to be sent."""
 
     def __init__(self, case, dtype, tp, cp, device):
         self.tensor_format, self.cuts_table = case[:4].strip(","), "cut" in case
@@ -58,24 +58,24 @@ class Whole:
 
         self.qkv = draw(*tokens, groups, sum(SPLIT))
         self.upstream = [draw(*tokens, groups * heads, HEAD_DIM) for heads in (Q_PER_GROUP, 1, 1)]  # of q, k and v
-        self.freqs = 3 * draw(max(self.lengths), 1, 1, HEAD_DIM).float()  # halves differ: a wrong transpose shows
+        self.freqs = 3 * draw(max(self.lengths), 1, 1, HEAD_DIM).float()  # halves differ: this detects a wrong transpose
         self.cu_seqlens = torch.tensor([0, *self.lengths], device=device).cumsum(0).int() if packed else None
 
 
 def zigzag(length, cp, cp_rank):
-    """The positions that a rank has of a sequence, in order."""
+    """Returns the positions of a rank's tokens in a sequence, in order."""
     chunks = torch.arange(length).view(2 * cp, length // (2 * cp))
     return torch.cat((chunks[cp_rank], chunks[2 * cp - 1 - cp_rank]))
 
 
 def find_tokens(whole, cp, cp_rank):
-    """Where a rank's tokens are in the first dimension of the whole."""
+    """Returns the places of a rank's tokens in the first dimension of the whole."""
     starts = torch.tensor([0, *whole.lengths]).cumsum(0)
     return torch.cat([start + zigzag(n, cp, cp_rank) for start, n in zip(starts, whole.lengths)]).to(whole.qkv.device)
 
 
 def rotate(whole, qkv, upstream, learned, cp=1, cp_rank=0):
-    """Forward and backward. Returns [q, k, v, gradient of qkv], and the gradient of the angles if they are learned."""
+    """Runs forward and backward. Returns [q, k, v, gradient of qkv], and the gradient of the angles if they are learned."""
     qkv, freqs = qkv.detach().requires_grad_(), whole.freqs.clone().requires_grad_(learned)
     if whole.cuts_table:
         table, split = freqs[find_tokens(whole, cp, cp_rank)], {}
@@ -92,20 +92,20 @@ def rotate(whole, qkv, upstream, learned, cp=1, cp_rank=0):
 
 
 def make_groups(tp, cp):
-    """This rank's tensor and context parallel group. As in Megatron, tensor parallel ranks are neighbours."""
+    """Makes this rank's tensor and context parallel groups. As in Megatron, tensor parallel ranks are neighbours."""
     ranks = torch.arange(cp * tp).view(cp, tp)
     return tuple(dist.new_subgroups_by_enumeration(r.tolist(), timeout=WAIT)[0] for r in (ranks, ranks.T))
 
 
 def gather(x, dim, group):
-    """The tensors of a group's ranks, one behind the other along dim."""
+    """Concatenates the tensors of a group's ranks along dim."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
     dist.all_gather(parts, x.contiguous(), group=group)
     return torch.cat(parts, dim)
 
 
 def rotate_split(whole, learned, tp_group, cp_group):
-    """What rotate gives for the whole, computed by all ranks."""
+    """Computes on all ranks together what rotate returns for the whole."""
     tp, cp = tp_group.size(), cp_group.size()
     tokens = [find_tokens(whole, cp, cp_rank) for cp_rank in range(cp)]
 
@@ -119,7 +119,7 @@ def rotate_split(whole, learned, tp_group, cp_group):
     upstream = [cut(dy) for dy in whole.upstream]
     results, d_freqs = rotate(whole, cut(whole.qkv), upstream, learned, cp, cp_group.rank())
     if learned:
-        dist.all_reduce(d_freqs)  # over both: each rank has other tokens or heads, and all positions' rows
+        dist.all_reduce(d_freqs)  # over both groups: each rank has other tokens or heads, but the rows of all positions
     return [join(x) for x in results], d_freqs
 
 
@@ -127,14 +127,15 @@ def rotate_split(whole, learned, tp_group, cp_group):
 
 
 def count_unequal(a, b):
-    """Elements of which any bit differs."""
+    """Counts the elements of which any bit differs."""
     bits = torch.int16 if a.element_size() == 2 else torch.int32
     return int((a.view(bits) != b.view(bits)).sum())
 
 
 def find_bound(whole, ranks):
-    """Of the gradient of the angles, like freqs: docs/multigpu.md has the derivation. An angle's gradient is a sum of
-    dy * (partner cos - x sin) over tokens at its row and heads; `sizes` is the sum of the terms' magnitudes at most."""
+    """Returns the bound for the gradient of the angles, in the shape of freqs. docs/multigpu.md has the derivation. An
+    angle's gradient is a sum of dy * (partner cos - x sin) over the heads and the tokens that use its row. `sizes` is
+    an upper bound of the sum of the terms' magnitudes."""
     sizes = torch.zeros(whole.freqs.shape, dtype=torch.float64, device=whole.qkv.device)
     positions = torch.cat([torch.arange(length) for length in whole.lengths]).to(whole.qkv.device)
     for x, dy in zip(whole.qkv.double().abs().split(SPLIT, -1)[:2], whole.upstream):
@@ -146,7 +147,7 @@ def find_bound(whole, ranks):
 
 
 def check(case, dtype, learned, groups, device):
-    """Prints a line, and returns whether all is equal, on every rank."""
+    """Prints a line, and returns on every rank whether all is equal."""
     tp, cp = (group.size() for group in groups)
     whole = Whole(case, dtype, tp, cp, device)
     alone, d_freqs_alone = rotate(whole, whole.qkv, whole.upstream, learned)
@@ -166,7 +167,7 @@ def check(case, dtype, learned, groups, device):
 
 
 def run(rank, options, ranks, meeting):
-    """A rank. `meeting`: where ranks find each other."""
+    """Runs a rank. `meeting` is the address where the ranks find each other."""
     device = torch.device("cpu")
     if options.device == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))

@@ -20,7 +20,7 @@ import random
 import sys
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS gives repeatable bits only with this
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -32,11 +32,11 @@ import trope.torch  # noqa: E402
 LAYERS, WIDTH, HIDDEN = 4, 128, 384
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
 VOCABULARY, MAX_SEQUENCE, BATCH_TOKENS = 256, 256, 768  # a token is a byte
-ROWS = 12  # to print, about
+ROWS = 12  # number of lines to print, approximately
 LEARNING_RATE, THETA = 2e-3, 10000.0
 FREQUENCIES = trope.frequencies(rope_type="default", rope_theta=THETA, head_dim=HEAD_DIM)
-# Nats a byte, for 300 steps, in which training amplifies the first difference in rounding to 7e-5 in float32. In bfloat16
-# eager PyTorch rounds cos, sin, both products and the sum, trope only the sum: up to 3e-2.
+# Nats per byte, after 300 steps. Training amplifies the first difference in rounding to 7e-5 in float32. In bfloat16, eager
+# PyTorch rounds cos, sin, both products and the sum; trope rounds only the sum. This gives up to 3e-2.
 BOUNDS = {torch.float32: 5e-4, torch.bfloat16: 0.1}
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
@@ -44,16 +44,16 @@ CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
 
 def read_sequences(path):
-    """Documents are separated by lines "%". Zeros stand before and behind each, and it is cut into sequences of at most
-    MAX_SEQUENCE tokens, each with the byte that comes next: [length + 1] bytes."""
+    """Reads documents that are separated by "%" lines. Each document gets a zero before and after it and is cut into
+    sequences of at most MAX_SEQUENCE tokens, each with the byte that comes next: [length + 1] bytes."""
     with open(path, "rb") as file:
         documents = [b"\0" + document.strip(b"\n") + b"\0" for document in file.read().split(b"\n%\n") if document]
     return [document[i : i + MAX_SEQUENCE + 1] for document in documents for i in range(0, len(document) - 1, MAX_SEQUENCE)]
 
 
 class Batch:
-    """Packed sequences: input and target [tokens], cu_seqlens [sequences + 1], who attends to whom [tokens, tokens],
-    and, for the eager way, rows of the tables: cos and sin [tokens, 1, head_dim]."""
+    """Packed sequences: input and target [tokens], cu_seqlens [sequences + 1], the attention mask [tokens, tokens] and,
+    for the eager way, the rows of the tables: cos and sin [tokens, 1, head_dim]."""
 
     def __init__(self, sequences, tables, device):
         lengths = torch.tensor([len(sequence) - 1 for sequence in sequences])
@@ -67,14 +67,14 @@ class Batch:
 
 
 def make_tables(device):
-    """cos and sin of all positions: [MAX_SEQUENCE, 1, head_dim]."""
+    """Returns cos and sin of all positions: [MAX_SEQUENCE, 1, head_dim]."""
     inv_freq = THETA ** (-torch.arange(0, HEAD_DIM, 2, device=device) / HEAD_DIM)
     angles = torch.arange(MAX_SEQUENCE, device=device)[:, None, None] * torch.cat((inv_freq, inv_freq))
     return angles.cos(), angles.sin()
 
 
 def batches(sequences, seed, device):
-    """Batches without end: as many whole sequences, in random order, as fit into BATCH_TOKENS."""
+    """Yields batches without end. Each has as many whole sequences, in random order, as fit into BATCH_TOKENS."""
     order, tables, picked, tokens = random.Random(seed), make_tables(device), [], 0
     while True:
         for sequence in order.sample(sequences, len(sequences)):
@@ -122,7 +122,7 @@ class Block(nn.Module):
 
 
 def attend(q, k, v, mask):
-    """[tokens, heads, head_dim], each head of k and v for HEADS / KV_HEADS of q."""
+    """Attends [tokens, heads, head_dim]. Each head of k and v serves HEADS / KV_HEADS heads of q."""
     k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, mask)[0].transpose(0, 1)
@@ -162,7 +162,7 @@ class Trainer:
 
 
 def train(options):
-    """The losses of all steps: by trope, eager."""
+    """Returns the losses of all steps: with trope, and eager."""
     torch.manual_seed(options.seed)
     model = GPT().to(options.device)
     trainers = [Trainer(model, rotate, options.dtype) for rotate in (rotate_by_trope, rotate_eagerly)]
@@ -219,7 +219,7 @@ def main():
     print("%.1f s; largest difference of a step %.1e, bound %.1e" % (time.perf_counter() - start, max(differences), bound))
     if options.plot:
         plot(losses, options.plot)
-    if not all(difference <= bound for difference in differences):  # NaN is not
+    if not all(difference <= bound for difference in differences):  # false for NaN, too
         sys.exit("the losses differ by more than the bound")
 
 

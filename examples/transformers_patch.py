@@ -27,7 +27,7 @@ import trope.transformers
 WARMUP = 3
 TINY = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, vocab_size=256)
 SMALL = dict(hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, vocab_size=32000)
-SIZES = {  # what the config has, and [batch, tokens]
+SIZES = {  # the sizes in the config, and [batch, tokens]
     "tiny": (dict(TINY, num_attention_heads=4, num_key_value_heads=2), (2, 64)),
     "small": (dict(SMALL, num_attention_heads=16, num_key_value_heads=4), (1, 4096)),
 }
@@ -42,7 +42,8 @@ def make_model(config_class, options):
 
 @torch.no_grad()
 def have_same_logits(model, ids):
-    """Whether the model has the same bits as it is, patched, and no longer patched, with a call of the patch a layer."""
+    """Returns whether the model's logits are bit-identical as it is, patched, and after undo(), with one call of the
+    patch per layer."""
     before = model(ids).logits
     with trope.transformers.patch(model) as handle:
         patched = model(ids).logits
@@ -54,8 +55,8 @@ def have_same_logits(model, ids):
 
 
 def make_step(model, ids, compiles):
-    """A function that trains the model by one step, and returns how many seconds that took."""
-    torch.compiler.reset()  # of the model before
+    """Returns a function that trains the model by one step and returns the seconds that it took."""
+    torch.compiler.reset()  # drops the code of the previous model
     forward = torch.compile(model) if compiles else model
     adam = torch.optim.AdamW(model.parameters(), 1e-4)
 
@@ -75,12 +76,12 @@ def make_step(model, ids, compiles):
 
 
 def run_block(step, count):
-    """The seconds of so many steps, after a warm-up."""
+    """Returns the seconds of `count` steps, after a warm-up."""
     return [step() for _ in range(WARMUP + count)][WARMUP:]
 
 
 def measure(model, ids, options):
-    """Median seconds of a step: unpatched, patched."""
+    """Returns the median seconds of a step: unpatched, patched."""
     step, half = make_step(model, ids, options.compile), (options.steps + 1) // 2
     unpatched = run_block(step, half)
     with trope.transformers.patch(model):
@@ -90,7 +91,7 @@ def measure(model, ids, options):
 
 
 def run(config_class, options):
-    """Prints what becomes of one model, and returns whether the logits are equal."""
+    """Prints the results of one model, and returns whether the logits are equal."""
     model = make_model(config_class, options)
     parameters = sum(p.numel() for p in model.parameters()) / 1e6
     print("%s: %.1f M parameters, %s tokens" % (type(model).__name__, parameters, "%d x %d" % SIZES[options.size][1]))
