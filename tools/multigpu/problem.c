@@ -44,7 +44,7 @@ static int is_empty_sequence(int64_t i)
 }
 
 /* Chooses the unpadded and the stored length of sequence i in a replica's stream. All replicas have the same lengths,
- * rotated by one each, so that their streams are equally long. */
+ * shifted by one sequence per replica, so that their streams are equally long. */
 static void choose_length(const problem *p, int64_t replica, int64_t i, int64_t target, int64_t length[2])
 {
     const int64_t number = (i + replica) % SEQUENCES, unit = 2 * (int64_t)p->grid.cp;
