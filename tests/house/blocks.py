@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 
+from checks import check, read, wrong
+
 # Fenced blocks by page and language, how many there are, and what runs them.
 PROGRAMS = {
     ("README.md", "c"): (1, "api_readme"),
@@ -94,17 +96,6 @@ COMMANDS = {
 
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
 COMMAND = r"(trope|trope_multigpu|mpirun|srun|torchrun|cmake|ctest|pip|python3?|(\.ci|tools|tests|build)/\w\S*)( [-a-z.]|$)"
-wrong = []
-
-
-def check(holds, *words):
-    if not holds:
-        wrong.append(" ".join(str(word) for word in words))
-
-
-def read(root, page):
-    with open(os.path.join(root, page), encoding="utf-8") as file:
-        return file.read()
 
 
 def commands_of(text):

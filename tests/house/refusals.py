@@ -17,21 +17,12 @@ import os
 import re
 import sys
 
+from checks import check, read, wrong
+
 TESTS = ["tests/api/refused*.c", "tests/varlen/bad_data.c"]
 STATUSES_OF_TESTS = {"IS_NULL": "NULL", "TOO_LARGE": "OVERFLOW"}  # tests/api/refused.h has its own names for these
 STRUCTS = {"": "trope_args", "operands[i].": "trope_operand", "norms[i].": "trope_norm"}
 VARIABLES = {"a": "", "q": "operands[i].", "k": "operands[i]."}  # in VALUES(valid(), a->field, ...)
-wrong = []
-
-
-def check(holds, *words):
-    if not holds:
-        wrong.append(" ".join(str(word) for word in words))
-
-
-def read(root, name):
-    with open(os.path.join(root, name), encoding="utf-8") as file:
-        return file.read()
 
 
 def fields_of(header, struct):

@@ -75,6 +75,18 @@ def make_layer(mla=False, norm=None, **options):
     return build_module(spec, config=config, layer_number=1)
 
 
+class Same(torch.autograd.Function):
+    """Returns its input, as Megatron's copy to a tensor parallel region does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
 class Model(torch.nn.Module):
     """What Megatron needs of a model: a config, and names of parameters."""
 

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 import torch.utils.checkpoint  # noqa: E402
 from checks import check_results, device, random  # noqa: E402, F401 (device is a fixture)
+from megatron_layers import Same  # noqa: E402
 from refusals import refused  # noqa: E402
 from test_megatron import BATCH, HEADS, NOPE, ROTARY, TOKENS, formula_of_mla, make_tables  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -85,18 +86,6 @@ def test_mla_in_place_on_a_leaf_outside_of_autograd(case, how):
         y = case.rotate(leaf)
     assert y.data_ptr() == leaf.data_ptr() and torch.equal(leaf, case.rotated)
     assert leaf._version == version + 1 and leaf.is_leaf and y.grad_fn is None
-
-
-class Same(torch.autograd.Function):
-    """Its input, as Megatron's copy to a tensor parallel region gives it."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
 
 
 VIEWS = {

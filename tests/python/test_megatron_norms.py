@@ -15,7 +15,7 @@ from megatron.core.inference.contexts import StaticInferenceContext  # noqa: E40
 from megatron.core.transformer.identity_op import IdentityOp  # noqa: E402
 from checks import DEVICES  # noqa: E402
 from megatron_layers import (  # noqa: E402
-    Model, NormOfTE, make_layer, model_parallel, one_process, randomize, real_cuda, run_layer,
+    Model, NormOfTE, Same, make_layer, model_parallel, one_process, randomize, real_cuda, run_layer,
 )  # fmt: skip
 from refusals import refused  # noqa: E402
 from trope.megatron import _patch  # noqa: E402
@@ -469,16 +469,6 @@ def test_rotations_of_other_tensors(monkeypatch, change, words):
 def test_other_ways_to_the_rotation(monkeypatch):
     """Megatron's own function, which calls ours; a tensor that is rotated twice, of which each has its norm; and what
     activation offloading makes of q, a view by a Function that returns its input."""
-
-    class Identity(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, t):
-            return t
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad
-
     layer, inputs, theirs = make(**RMS), make_inputs(), attention.apply_rotary_pos_emb
     expected = run(layer, *inputs)
     with tm.patch(fuse_norm=True) as handle:
@@ -488,7 +478,7 @@ def test_other_ways_to_the_rotation(monkeypatch):
         twice = lambda *words, **options: (ours(*words, **options), ours(*words, **options))[1]  # noqa: E731
         monkeypatch.setattr(attention, "apply_rotary_pos_emb", twice)
         assert_near(run(layer, *inputs), expected)
-        of_view = lambda t, *words, **options: ours(Identity.apply(t), *words, **options)  # noqa: E731
+        of_view = lambda t, *words, **options: ours(Same.apply(t), *words, **options)  # noqa: E731
         monkeypatch.setattr(attention, "apply_rotary_pos_emb", of_view)
         assert_near(run(layer, *inputs), expected)
         monkeypatch.undo()

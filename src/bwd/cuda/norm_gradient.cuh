@@ -304,26 +304,14 @@ template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_gradient_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
-    if constexpr (R::HAS_ORDER)
-        norm_gradient_block<R>(call, steps);
-    else if (call.is_after)
-        norm_gradient_block<typename R::after>(call, steps);
-    else
-        norm_gradient_block<typename R::before>(call, steps);
+    run_in_order<R>(call, [&](auto of) { norm_gradient_block<decltype(of)>(call, steps); });
 }
 
 template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_gradient_walk_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
-    if constexpr (R::HAS_ORDER)
-        norm_gradient_walk_block<R>(call, steps);
-    else if (call.is_after)
-        norm_gradient_walk_block<typename R::after>(call, steps);
-    else
-        norm_gradient_walk_block<typename R::before>(call, steps);
+    run_in_order<R>(call, [&](auto of) { norm_gradient_walk_block<decltype(of)>(call, steps); });
 }
 
 #endif

@@ -574,17 +574,23 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }
 
+/* Calls run(R()), or, if R has both orders, run() with its struct for the order of the call. */
+template <class R, class RUN> __device__ __forceinline__ void run_in_order(const norm_call &call, RUN run)
+{
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
+    if constexpr (R::HAS_ORDER)
+        run(R());
+    else if (call.is_after)
+        run(typename R::after());
+    else
+        run(typename R::before());
+}
+
 template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_kernel(KERNEL_PARAMETER(norm_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
-    if constexpr (R::HAS_ORDER)
-        norm_block<R>(call, steps);
-    else if (call.is_after)
-        norm_block<typename R::after>(call, steps);
-    else
-        norm_block<typename R::before>(call, steps);
+    run_in_order<R>(call, [&](auto of) { norm_block<decltype(of)>(call, steps); });
 }
 
 #endif
