@@ -28,10 +28,10 @@ import torch
 from ._errors import Error
 from ._norms import Norm
 from ._spec import DIMS
+from .torch._norms import HOOKS
 
 _compiles = torch.compiler.is_compiling
 _NAME = re.compile(r"(q|k|qk|query|key|q_b|kv)_?(layer_?)?norm")  # names of modules that normalise rotated tensors
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PREFIX = "_trope_fused_"
 
 
@@ -367,7 +367,7 @@ def take_norms(tensors, norms, layout, is_exact):
 
 def _refuse_hooks(module, where):
     """Refuses code that calls of the module run and the rotation would not run."""
-    for hooks in _HOOKS:
+    for hooks in HOOKS:
         if getattr(module, hooks):
             raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
     if "forward" in vars(module):

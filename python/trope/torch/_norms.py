@@ -37,7 +37,7 @@ _OF_TRANSFORMERS = {
     **{name: ("product", False) for name in _PRODUCT.split()},
     **{name: ("product", True) for name in _PLUS_ONE.split()},
 }
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def default_eps(x):
@@ -63,7 +63,7 @@ def find_norm(i, module, x, spec):
     else:
         message = "%s is a %s, and how it normalises is not known: pass trope.Norm(weight, eps=..., ...), which says it"
         raise Error(message % (name, kind.__name__), name)
-    for hooks in _HOOKS:
+    for hooks in HOOKS:
         if len(getattr(module, hooks)) > 0:
             raise Error("%s has hooks, which the call would not run: pass trope.Norm(weight, eps=..., ...)" % name, name)
     weight = getattr(module, "weight", None)
