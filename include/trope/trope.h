@@ -370,7 +370,8 @@ typedef struct trope_args {
     int64_t sequences;
     int32_t cu_seqlens_dtype; /* of both arrays: TROPE_I32 or TROPE_I64; 0 without cu_seqlens */
     int32_t padding;          /* TROPE_PADDING_...; 0: every token must be in a sequence */
-    /* The number of context parallel ranks; 0 = 1. Must be set if cp_rank or cp_layout is set. */
+    /* The number of context parallel ranks, 1 to 2^30; 0 = 1. Must be set if cp_rank or cp_layout
+     * is set. */
     int32_t cp_size;
     int32_t cp_rank;   /* 0 to cp_size - 1 */
     int32_t cp_layout; /* TROPE_CP_...; must not be 0 if cp_size is over 1 */

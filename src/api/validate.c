@@ -11,6 +11,7 @@
 
 #define ARGUMENT    TROPE_ERROR_ARGUMENT
 #define MAX_COUNT   ((int64_t)1 << 60)
+#define MAX_RANKS   (1 << 30)          /* trope_plan_cp computes 2 * cp_size in int32_t */
 #define MAX_ENTRIES ((int64_t)1 << 57) /* of a table or an index array; at 8 bytes each they take 2^60 bytes */
 
 typedef long long ll;
@@ -379,7 +380,7 @@ static trope_status validate_cu_seqlens(const char *function, const trope_args *
 static trope_status validate_context_parallel(const char *function, const trope_args *a)
 {
     CHECK(require_zero(function, "reserved", a->reserved, ""));
-    REQUIRE(a->cp_size >= 0, ARGUMENT, "cp_size (%d) must be at least 0", a->cp_size);
+    CHECK(require_between(function, "cp_size", a->cp_size, 0, MAX_RANKS));
     REQUIRE(a->cp_size || (!a->cp_rank && !a->cp_layout), ARGUMENT,
             "cp_size (0) must be given with cp_rank (%d) or cp_layout (%d)", a->cp_rank, a->cp_layout);
     const int32_t size = a->cp_size ? a->cp_size : 1;

@@ -170,6 +170,8 @@ static void sequences(void)
         ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[0] = 2)); /* nor do the first two */
     }
     ACCEPTED(dense(), a->cp_size = 1);
+    ACCEPTED(dense(), (a->cp_size = 1 << 30, a->cp_rank = a->cp_size - 1, a->cp_layout = TROPE_CP_ZIGZAG,
+                       a->out_of_range = TROPE_RANGE_CLAMP));
     for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++) { /* one rank splits nothing */
         ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = layout));
         ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = layout, a->tokens = 7));

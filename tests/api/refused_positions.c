@@ -71,13 +71,13 @@ static void packing(void)
 
 static void context_parallel(void)
 {
-    VALUES(zigzag(), a->cp_size, -1, 0);
+    VALUES(zigzag(), a->cp_size, -1, 0, (1 << 30) + 1, INT32_MAX);
     VALUES(zigzag(), a->cp_rank, -1, 2);
     ROW(dense(), a->cp_rank = 1, ARGUMENT, "cp_size", "cp_rank (1)");
     ROW(dense(), a->cp_layout = TROPE_CP_ZIGZAG, ARGUMENT, "cp_size", "cp_layout (2)");
     VALUES(zigzag(), a->cp_layout, 0, 5, -1);
     ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens", "(7) * cp_size (2) must be divisible by 4");
-    ROW(zigzag(), (a->tokens = (int64_t)1 << 40, a->cp_size = INT32_MAX), TOO_LARGE, "tokens", "cp_size (2147483647)");
+    ROW(zigzag(), (a->tokens = (int64_t)1 << 40, a->cp_size = 1 << 30), TOO_LARGE, "tokens", "cp_size (1073741824)");
 }
 
 /* trope_positions looks at batch, tokens, positions and sequences, and at nothing else. */
