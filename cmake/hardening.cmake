@@ -1,10 +1,11 @@
-# What makes a fault harder to abuse, and costs a call nothing that can be measured: the kernels are the same instructions, but
-# for a mark at the begin of functions. Each is used where compiler and linker have it; trope_hardening lists those for tests/api/hardened.
+# Compiler and linker options that make a defect harder to exploit. Their cost per call is too small to measure: the kernels
+# keep their instructions, apart from a mark at the start of each function. Each option is used if the compiler and the
+# linker have it. trope_hardening lists the options in use for tests/api/hardened.
 #
-#   stack-protector   functions with arrays check, when they return, that nothing was written beyond them; but for the
-#                     kernels, which are called for every row, with arrays whose indices have been checked
-#   cet               indirect jumps land only where they may, returns where the call was (x86: endbr64, shadow stack)
-#   relro             addresses that the loader has found cannot be changed any more (all are found at once)
+#   stack-protector   Functions with arrays check for writes beyond the arrays when they return. Kernels do without:
+#                     they run for every token, and the indices of their arrays have been checked.
+#   cet               Indirect jumps and returns reach only permitted targets (x86: endbr64 and the shadow stack).
+#   relro             The loader resolves all addresses at the start and then makes their table read-only.
 include(CheckCCompilerFlag)
 include(CheckLinkerFlag)
 

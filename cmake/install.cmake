@@ -1,4 +1,4 @@
-# What `cmake --install` copies: the library, its header, the documentation, the CMake package and trope.pc.
+# `cmake --install` copies the library, its header, the documentation, the CMake package and trope.pc.
 
 install(TARGETS trope EXPORT trope
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
@@ -6,26 +6,27 @@ install(TARGETS trope EXPORT trope
 install(FILES include/trope/trope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trope)
 install(FILES LICENSE README.md CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.svg)
-# The wheel (pyproject.toml) takes this component alone, and nothing else does: one file, for a wheel has no symlinks.
+# Only the wheel (pyproject.toml) installs this component. It is a single file, because a wheel cannot contain symbolic
+# links.
 if(BUILD_SHARED_LIBS)
   install(FILES $<TARGET_FILE:trope> DESTINATION trope RENAME libtrope.so COMPONENT python EXCLUDE_FROM_ALL)
 endif()
 
-# find_package(trope CONFIG) gives trope::trope.
+# find_package(trope CONFIG) defines the target trope::trope.
 set(trope_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/trope)
 set(trope_needs_cuda OFF)
 if(TROPE_CUDA_FOUND AND NOT BUILD_SHARED_LIBS)
   set(trope_needs_cuda ON)
 endif()
 configure_package_config_file(cmake/trope-config.cmake.in trope-config.cmake INSTALL_DESTINATION ${trope_package_dir})
-# The version that a program asks for must have the same first number, as with SOVERSION.
+# A program must request a version with the same major number, as for SOVERSION.
 write_basic_package_version_file(trope-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(EXPORT trope NAMESPACE trope:: FILE trope-targets.cmake DESTINATION ${trope_package_dir})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/trope-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/trope-config-version.cmake
         DESTINATION ${trope_package_dir})
 
-# trope.pc finds the prefix from its own place, so that `cmake --install --prefix` may name any. What only a static trope
-# needs is in Libs.private as long as there is a shared one.
+# trope.pc derives the prefix from its own location, so `cmake --install --prefix` may name any folder. If trope is shared,
+# the libraries that only a static trope needs are in Libs.private.
 file(RELATIVE_PATH trope_pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" trope_pc_prefix "${trope_pc_prefix}")
 file(RELATIVE_PATH trope_pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})

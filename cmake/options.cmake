@@ -1,4 +1,4 @@
-# Every option of the build, in one place.
+# All options of the build.
 option(BUILD_SHARED_LIBS "Build trope as a shared library" ON)
 option(TROPE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_LONG_TESTS "Also run the tests labelled long (minutes to an hour)" OFF)
@@ -31,15 +31,15 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(TROPE_X86 ON)
 endif()
 
-# CUDA. AUTO builds the backend if there is a compiler for it.
+# CUDA. AUTO builds the backend if it finds a CUDA compiler.
 set(TROPE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TROPE_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    # Ampere, Hopper and Blackwell, and PTX for what comes after. Blackwell's machine code is made from Hopper's PTX: the
-    # backend uses nothing newer, and most of the time goes into making PTX.
+    # Machine code for Ampere, Hopper and Blackwell, and PTX for later GPUs. Blackwell's machine code is made from Hopper's
+    # PTX: the backend uses no newer feature, and making PTX takes most of the time.
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
       set(CMAKE_CUDA_ARCHITECTURES OFF)
       set(trope_hopper_code compute_90,sm_90)
@@ -52,7 +52,8 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
       string(APPEND CMAKE_CUDA_FLAGS " --generate-code=arch=compute_80,code=sm_80"
              " --generate-code=arch=compute_90,code=[${trope_hopper_code}]")
     endif()
-    # PTX of devices before 9.0 on a newer one: kernels that do not wait for the one before (early_launch.cuh).
+    # PTX for devices before 9.0 lacks the instruction that waits for the previous kernel, and a newer device may run that
+    # PTX. So with such an architecture, no kernel is launched early (early_launch.cuh).
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
       if(architecture MATCHES "^([0-9]+)[af]?(-virtual)?$" AND CMAKE_MATCH_1 LESS 90)
         add_compile_definitions(TROPE_EARLY_LAUNCHES=0)
@@ -65,8 +66,8 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
   endif()
 endif()
 
-# How the ranks of trope_multigpu talk. AUTO uses what is there; without either it still runs, on the CPU. (Under a sanitizer
-# MPI stays out: what it leaks is its own.)
+# How the ranks of trope_multigpu communicate. AUTO uses the libraries that it finds; without any, trope_multigpu still runs
+# on the CPU. A build with a sanitizer leaves MPI out, because MPI has leaks of its own.
 foreach(way MPI NCCL)
   set(TROPE_${way} AUTO CACHE STRING "Build trope_multigpu with ${way}: AUTO, ON or OFF")
   set_property(CACHE TROPE_${way} PROPERTY STRINGS AUTO ON OFF)

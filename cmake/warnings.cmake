@@ -1,4 +1,4 @@
-# The warnings that all of our own code is built with.
+# All code of this project is built with these warnings.
 add_library(trope_warnings INTERFACE)
 target_compile_options(trope_warnings INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef>
