@@ -1,12 +1,12 @@
-/* The one builder of calls that tests fill in by hand: args and their operands in one place, with what every call needs
- * said.
+/* The only builder of calls that tests fill in by hand. It holds args and operands in one place, and sets the fields
+ * that every call needs.
  *
  *     call c = call_make(TROPE_F32, 1, TOKENS);
- *     call_add(&c, q, TROPE_SBHD, HEADS, DIM, DIM);                      in place; set src or dst of what it returns
+ *     call_add(&c, q, TROPE_SBHD, HEADS, DIM, DIM);                      in place; otherwise set src or dst of the result
  *     c.args.inv_freq = inv_freq;
  *     trope_forward(call_args(&c))
  *
- * A call may be copied: call_args sets the pointers to its own operands and norms anew. */
+ * A call may be copied, because call_args sets the pointers to its own operands and norms each time. */
 #ifndef TESTS_SUPPORT_CALL_H
 #define TESTS_SUPPORT_CALL_H
 
@@ -19,13 +19,13 @@
 typedef struct call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];
-#ifndef HEADER_WITHOUT_NORMS             /* the header of 0.2 has none */
-    trope_norm norm[TROPE_MAX_OPERANDS]; /* of each operand; struct_size 0: none */
+#ifndef HEADER_WITHOUT_NORMS             /* the header of 0.2 has no norms */
+    trope_norm norm[TROPE_MAX_OPERANDS]; /* for each operand; struct_size 0: no norm */
     const trope_norm *norms[TROPE_MAX_OPERANDS];
 #endif
 } call;
 
-/* A call without operands and angles: on the CPU, one thread, half pairing. */
+/* A call on the CPU with one thread and half pairing, still without operands and angles. */
 static inline call call_make(int32_t dtype, int64_t batch, int64_t tokens)
 {
     call c;
@@ -41,7 +41,7 @@ static inline call call_make(int32_t dtype, int64_t batch, int64_t tokens)
     return c;
 }
 
-/* The args, with their operands and those norms that the call has itself. */
+/* The args, with pointers to the operands and norms in this call. */
 static inline trope_args *call_args(call *c)
 {
     c->args.operands = c->operands;
@@ -55,7 +55,7 @@ static inline trope_args *call_args(call *c)
     return &c->args;
 }
 
-/* One more operand: x [.., heads, head_dim] in place. */
+/* Adds an operand: x [.., heads, head_dim], in place. */
 static inline trope_operand *call_add(call *c, void *x, int32_t layout, int32_t heads, int32_t head_dim, int32_t rotary_dim)
 {
     trope_operand *o = &c->operands[c->args.operand_count++];
@@ -66,7 +66,7 @@ static inline trope_operand *call_add(call *c, void *x, int32_t layout, int32_t 
     return o;
 }
 
-/* A table [rows, cols] of radians in f32. */
+/* Sets the angles to a table [rows, cols] of radians in f32. */
 static inline void call_freqs(call *c, const void *freqs, int32_t columns, int64_t rows)
 {
     c->args.freqs = freqs;
@@ -76,7 +76,7 @@ static inline void call_freqs(call *c, const void *freqs, int32_t columns, int64
     c->args.angle_rows = rows;
 }
 
-/* Tables [rows, cols] of cos and sin. */
+/* Sets the angles to tables [rows, cols] of cos and sin. */
 static inline void call_tables(call *c, const void *cos, const void *sin, int32_t dtype, int32_t columns, int64_t rows)
 {
     call_freqs(c, NULL, columns, rows);

@@ -1,4 +1,4 @@
-/* Checks that count and name what failed. A test's main ends with `return check_result();`. */
+/* Checks that are counted, and reported if they fail. The main function of a test ends with `return check_result();`. */
 #ifndef TESTS_SUPPORT_CHECK_H
 #define TESTS_SUPPORT_CHECK_H
 
@@ -7,7 +7,7 @@
 
 static long check_passed, check_failed;
 
-/* Counts one check; when it does not hold, prints where and the message (the first 20 times). */
+/* Counts one check. If it fails, prints its location and the message (only the first 20 times). */
 __attribute__((format(printf, 4, 5), unused)) static int check_that(int holds, const char *file, int line,
                                                                     const char *format, ...)
 {

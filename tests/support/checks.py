@@ -1,4 +1,4 @@
-"""Counting checks: what tests/support/check.h is to tests in C."""
+"""Checks that are counted, and reported if they fail: the Python version of tests/support/check.h."""
 
 import sys
 

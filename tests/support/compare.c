@@ -14,7 +14,7 @@ typedef long long ll;
 typedef struct compare_state {
     const config *c;
     const trope_args *args;
-    unsigned char *written[CONFIG_MAX_BUFFERS]; /* which bytes the call had to write */
+    unsigned char *written[CONFIG_MAX_BUFFERS]; /* 1 for each byte that the call had to write */
     comparison *result;
 } compare_state;
 
@@ -49,7 +49,7 @@ static int is_right(compare_state *s, const reference_element *expected, const v
         return bits == expected->bits;
     case REFERENCE_NAN:
         return isnan(got) && bits != unwritten;
-    default: /* the reference repeats native roundings, and what is between two numbers is at its tolerance */
+    default: /* native roundings have no ratio: the reference repeats them, so errors are usually 0 or the tolerance */
         if (s->args->rounding == TROPE_ROUND_ONCE && expected->tolerance > 0)
             s->result->worst_ratio[dtype] = fmax(s->result->worst_ratio[dtype], error / expected->tolerance);
         return error <= expected->tolerance;
@@ -85,7 +85,7 @@ static void compare_operand(compare_state *s, int operand, const reference_eleme
 
 /* ---- Gradients of angles and weights, rstd, the status word ---- */
 
-/* Element i of sums that are stored from `sums` on. */
+/* Compares element i of the array `sums`. */
 static void compare_sum(compare_state *s, const char *name, const void *sums, int32_t dtype, int64_t i,
                         const reference_sum *expected)
 {
@@ -108,7 +108,7 @@ static void compare_angles(compare_state *s, const reference_result *expected)
     }
 }
 
-/* An array of a norm, in the arithmetic. */
+/* An array of a norm in the arithmetic type (f32, or f64 for f64 operands). */
 typedef struct named_real {
     const char *name;
     int operand;
@@ -155,7 +155,7 @@ static void compare_status(compare_state *s, const reference_result *expected)
         complain(s, "status 0x%x, expected 0x%x", *s->args->status, before | expected->status);
 }
 
-/* ---- The rest ---- */
+/* ---- The rest of the memory ---- */
 
 static void compare_untouched(compare_state *s)
 {

@@ -77,7 +77,7 @@ int config_value_count(int option)
     return count;
 }
 
-/* No pair is said to be driven by another axis than the first. */
+/* Whether the choices give every pair the first axis. */
 static int has_one_axis(const uint8_t *v)
 {
     return v[OPTION_AXES] == AXES_PARTS && v[OPTION_PARTS] == 0;
@@ -126,8 +126,8 @@ static void repair_positions(uint8_t *v)
     if (v[OPTION_POSITIONS] == POSITIONS_IDS_AXES && (v[OPTION_IDS] == IDS_BATCH_TOKENS || v[OPTION_IDS] == IDS_TOKENS))
         v[OPTION_IDS] = IDS_AXES_BATCH_TOKENS;
     if (v[OPTION_POSITIONS] == POSITIONS_IDS && v[OPTION_IDS] == IDS_AXES_BATCH_TOKENS && !has_one_axis(v))
-        v[OPTION_IDS] = IDS_BATCH_TOKENS; /* ids of one axis for all */
-    /* A table that is too short for the shapes alone is refused. */
+        v[OPTION_IDS] = IDS_BATCH_TOKENS; /* ids with one axis for all pairs */
+    /* The library refuses a table if the shapes alone imply that it is too short. */
     if (v[OPTION_SEQUENCES] == SEQUENCES_NONE && v[OPTION_POSITIONS] == POSITIONS_INDEX && v[OPTION_RANGE] == RANGE_POISON)
         v[OPTION_RANGE] = RANGE_INSIDE;
 }
@@ -154,14 +154,14 @@ static void repair_tensors(uint8_t *v)
     }
 }
 
-/* Options that do not matter have value 0. */
+/* Clears options that have no effect: sets them to 0. */
 static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         v[of[i]] = 0;
 }
 
-/* Backward with sums reads rstd. Writing sums leaves no gradients. */
+/* Backward with sums reads rstd. A call that writes sums has no gradients. */
 static void repair_sums(uint8_t *v)
 {
     if (v[OPTION_NORM_SCOPE] + TROPE_NORM_HEAD != TROPE_NORM_TOKEN)
@@ -221,9 +221,9 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
     choices->specials = 0;
     for (int option = 0; option < OPTION_COUNT; option++)
         choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);
-    if (choices->value[OPTION_OPERANDS] == OPERANDS_MANY && random_between(random, 0, 5)) /* which is much work */
+    if (choices->value[OPTION_OPERANDS] == OPERANDS_MANY && random_between(random, 0, 5)) /* many operands take long */
         choices->value[OPTION_OPERANDS] = (uint8_t)random_between(random, 0, 1);
-    if (random_between(random, 0, 2)) /* a fourth of all calls has norms */
+    if (random_between(random, 0, 2)) /* so that a quarter of all calls have norms */
         choices->value[OPTION_NORM] = NORM_NONE;
     for (int i = 0; i < count; i++)
         choices->value[fixed[i][0]] = fixed[i][1];
@@ -244,9 +244,9 @@ config_choices config_choose_with(uint64_t seed, const uint8_t (*fixed)[2], int 
     abort();
 }
 
-/* ---- Using ---- */
+/* ---- Calls of a config ---- */
 
-/* The layout of a tensor that is NULL. */
+/* Clears the layout and strides of a tensor that is NULL. */
 static void say_nothing(int32_t *layout, int64_t *stride)
 {
     *layout = 0;
@@ -259,7 +259,7 @@ static void leave_out_rstd(trope_norm *norm)
     norm->rstd_use = 0;
 }
 
-/* An operand that writes sums has no dst. */
+/* Removes dst and its layout. An operand that writes sums has no dst. */
 static void leave_out_dst(trope_operand *o)
 {
     o->dst = NULL;
@@ -286,7 +286,7 @@ static void leave_out_gradient(call *k)
     k->args.workspace_size = 0;
 }
 
-/* A backward call that wants gradients of angles or weights alone, or sums, has no dst. No backward call writes rstd. */
+/* A backward call for sums, or only for gradients of angles or weights, has no dst. No backward call writes rstd. */
 static void leave_out_results(const config *c, call *k)
 {
     const uint8_t *v = c->choices.value;
@@ -314,7 +314,7 @@ call config_call(const config *c, int backward)
     return k;
 }
 
-/* Structs of a later version, which have more fields, all of them 0. */
+/* The structs of a later version. They have more fields, which are all 0. */
 typedef struct larger_operand {
     trope_operand operand;
     int64_t more[3];
@@ -348,7 +348,7 @@ trope_status config_run(const config *c, const trope_args *args, int backward)
             norm[i].norm.struct_size = sizeof norm[i];
         }
     }
-    larger.args.norms = norms; /* all NULL without norms */
+    larger.args.norms = norms; /* all entries are NULL without norms */
     larger.args.struct_size = sizeof larger;
     larger.args.operands = &operands[0].operand;
     larger.args.operand_size = sizeof operands[0];

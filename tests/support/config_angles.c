@@ -1,4 +1,4 @@
-/* Makes the angles: frequencies, or tables in every layout, and where their gradient goes. */
+/* Makes the angles (frequencies, or tables in every layout) and the memory for their gradient. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- Layouts of tables ---- */
 
-/* Sizes of a gradient: {axes, batch, rows, columns}. A table may have fewer axes. */
+/* The sizes {axes, batch, rows, columns} of a gradient. A table may have fewer axes. */
 static void table_sizes(const trope_args *a, int64_t size[4])
 {
     size[0] = reference_planes(a);
@@ -19,7 +19,7 @@ static void table_sizes(const trope_args *a, int64_t size[4])
     size[3] = reference_columns(a);
 }
 
-/* Elements from the first to the last of a table of `axes` planes. */
+/* The number of elements from the first to the last one of a table with `axes` planes. */
 static int64_t table_extent(const trope_args *a, int axes, int32_t layout, const int64_t given[4])
 {
     int64_t size[4], stride[4], extent = 1;
@@ -31,7 +31,8 @@ static int64_t table_extent(const trope_args *a, int axes, int32_t layout, const
     return extent;
 }
 
-/* Strides in this order, outermost first, with room between; those that `missing` says (bit d: dimension d) are 0. */
+/* Strides for the dimensions in this order, outermost first, with gaps. If bit d of `missing` is set, the stride of
+ * dimension d is 0. */
 static void arrange_table(builder *b, const int *order, int missing, int64_t stride[4])
 {
     int64_t size[4], step = order[3] == 3 ? 1 : between(b, 1, 2);
@@ -44,8 +45,9 @@ static void arrange_table(builder *b, const int *order, int missing, int64_t str
     }
 }
 
-/* Which dimensions {axis, batch, row, column} a table has once, as bits: with one axis that; and not columns where a
- * gradient is laid out like the table, because it sums none. */
+/* Chooses the dimensions {axis, batch, row, column} that get stride 0, as bits. A table with one axis always includes
+ * the axis bit. A call with a gradient excludes the column bit: d_freqs may have the layout of the table, and its column
+ * stride must not be 0. */
 static int choose_missing(builder *b, int choice)
 {
     const int one_axis = b->v[OPTION_AXES] == AXES_PARTS && b->a->parts < 2;
@@ -57,7 +59,7 @@ static int choose_missing(builder *b, int choice)
     return (int)between(b, 0, 3) | one_axis;
 }
 
-/* The strides of a table, or of its gradient, that is not contiguous. */
+/* Chooses the strides of a table, or of its gradient, that is not contiguous. */
 static void choose_table_strides(builder *b, int choice, int64_t stride[4])
 {
     int order[4] = {0, 1, 2, 3};
@@ -68,7 +70,7 @@ static void choose_table_strides(builder *b, int choice, int64_t stride[4])
         stride[d] *= 2;
 }
 
-/* Says a table of one of the contiguous layouts, or by the same strides. */
+/* Specifies a table by its contiguous layout or, in half of the cases, by the same strides. */
 static void say_table(builder *b, int32_t layout, int32_t *said, int64_t stride[4])
 {
     int64_t size[4];
@@ -82,7 +84,7 @@ static void say_table(builder *b, int32_t layout, int32_t *said, int64_t stride[
 
 /* ---- Angles ---- */
 
-/* The highest position that turns a token. */
+/* The highest position that rotates a token. */
 static int64_t highest_position(const trope_args *a)
 {
     int64_t highest = 0;

@@ -1,5 +1,5 @@
-/* Makes a config from its seed and choices: the shape of the call, its rotation, heads and windows, and in which order the
- * rest is made. */
+/* Makes a config from its seed and choices. This file makes the shape of the call, its rotation, heads and windows, and
+ * decides the order in which the rest is made. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,17 +46,17 @@ static void choose_dense_shape(builder *b)
 
 /* ---- The rotation ---- */
 
-/* Which axis drives each pair, of up to `axes`. */
+/* Chooses the axis of each pair, among at most `axes` axes. */
 static void make_pair_axis(builder *b, int pairs, int axes)
 {
     uint8_t *axis = b->c->pair_axis;
     const int64_t stops[] = {between(b, 0, pairs), between(b, 0, pairs), between(b, 0, pairs)};
     for (int i = 0; i < pairs; i++)
         switch (b->v[OPTION_AXES]) {
-        case AXES_SECTIONS: /* ascending, some of them empty */
+        case AXES_SECTIONS: /* ascending; some may be empty */
             axis[i] = (uint8_t)((i >= stops[0]) + (axes > 2 && i >= stops[1]) + (axes > 3 && i >= stops[2]));
             break;
-        case AXES_INTERLEAVED: /* every third, up to where a section ends */
+        case AXES_INTERLEAVED: /* every third pair, up to the end of a section */
             axis[i] = (uint8_t)(i < stops[i % 3] ? i % 3 : 0);
             break;
         case AXES_ALTERNATING:
@@ -71,7 +71,7 @@ static void make_pair_axis(builder *b, int pairs, int axes)
     b->a->pair_axis = axis;
 }
 
-/* Pairs of a part; now and then as many as there may be. */
+/* Chooses the number of pairs of a part. Occasionally it is large, up to the limit. */
 static int choose_pairs(builder *b, int parts)
 {
     static const int usual[] = {8, 16, 24, 32, 48, 64};
@@ -89,7 +89,7 @@ static int choose_pairs(builder *b, int parts)
     }
 }
 
-/* Returns the rotary_dim of the widest operand. */
+/* Chooses the rotation. Returns the rotary_dim of the widest operand. */
 static int32_t choose_rotation(builder *b)
 {
     static const int32_t pairings[][2] = {{TROPE_PAIRING_HALF, 0},
@@ -138,7 +138,7 @@ static void choose_heads(builder *b, trope_operand *o)
     o->shared_heads = b->v[OPTION_SHARED] == SHARED_EACH ? (int32_t)between(b, 0, 2) : shared[b->v[OPTION_SHARED]];
 }
 
-/* Windows and heads of all operands; one of them, at random, is the widest. */
+/* Chooses the windows and heads of all operands. A random operand is the widest. */
 static void choose_operands(builder *b, int32_t widest)
 {
     trope_args *a = b->a;
@@ -177,7 +177,7 @@ static void forget_rotation(builder *b)
     memset(a->angle_stride, 0, sizeof a->angle_stride);
     for (int i = 0; i < a->operand_count; i++)
         b->operands[i].rotary_dim = TROPE_COPY;
-    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* it has a norm */
+    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* because it has a norm */
 }
 
 static void build(builder *b)

@@ -1,5 +1,5 @@
-/* What the files that build a config share. config_build.c calls the others in a fixed order, and all draw from one stream
- * of random numbers: to draw one more, or one earlier, changes the configs of seeds. */
+/* Shared by the files that build a config. config_build.c calls the others in a fixed order, and all draw from one
+ * stream of random numbers. An additional or earlier draw changes the config of every seed. */
 #ifndef TESTS_SUPPORT_CONFIG_BUILDER_H
 #define TESTS_SUPPORT_CONFIG_BUILDER_H
 
@@ -23,7 +23,7 @@ static inline int64_t between(builder *b, int64_t low, int64_t high)
     return random_between(&b->random, low, high);
 }
 
-/* True once in n times. */
+/* True in one of n cases. */
 static inline int once_in(builder *b, int n)
 {
     return between(b, 1, n) == 1;
@@ -40,41 +40,41 @@ static inline void shuffle(builder *b, int *order, int count)
 
 /* ---- config_build.c ---- */
 
-/* A new buffer of the config, all 0xFF. */
+/* Adds a buffer to the config, filled with 0xFF. */
 unsigned char *config_add_buffer(builder *b, size_t size, config_role role);
 
-/* Room for `count` elements that are written, in the middle of guard zones and at a random alignment. */
+/* Adds memory for `count` elements that the call writes, between guard zones and at a random alignment. */
 void *config_add_guarded(builder *b, int64_t count, size_t element);
 
-/* The head_dim of an operand and where in it the rotated elements are. */
+/* Chooses the head_dim of an operand and the place of the rotated elements in it. */
 void config_choose_window(builder *b, trope_operand *o);
 
 /* ---- config_positions.c ---- */
 
-/* Sequences, tokens and padding of a call that has cu_seqlens. */
+/* Chooses the sequences, tokens and padding of a call that has cu_seqlens. */
 void config_choose_packed_shape(builder *b);
 
 void config_make_positions(builder *b);
 
 /* ---- config_angles.c ---- */
 
-/* The angle source, for the widest operand's rotary_dim. Positions must have been made. */
+/* Makes the angle source for the rotary_dim of the widest operand. Requires the positions. */
 void config_make_angles(builder *b, int32_t rotary_dim);
 
-/* Where the gradient of the angles goes. All else must have been made. */
+/* Makes the memory for the gradient of the angles. Requires everything else except the workspace. */
 void config_make_gradient(builder *b);
 
-/* Scratch for what sums a gradient. */
+/* Makes the scratch memory that sums of gradients need. */
 void config_make_workspace(builder *b);
 
 /* ---- config_norms.c ---- */
 
-/* The norm of operand i, whose heads are known. Returns whether it has one. */
+/* Makes the norm of operand i, whose heads are known. Returns whether the operand has a norm. */
 int config_make_norm(builder *b, int i);
 
 /* ---- config_tensors.c ---- */
 
-/* The tensors of all operands, of the forward and of the backward call. */
+/* Makes the tensors of all operands, for the forward and for the backward call. */
 void config_make_operands(builder *b);
 
 #endif

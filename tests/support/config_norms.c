@@ -1,8 +1,8 @@
-/* Makes the norms of operands: weights, where their gradient goes, rstd, and sums of heads on several ranks. */
+/* Makes the norms of operands: weights, memory for their gradients, rstd, and sums of the heads of several ranks. */
 #include "support/config_builder.h"
 #include "support/number.h"
 
-/* The value of an option. Where norms differ between operands, a norm may have another value. */
+/* The value of an option for one norm. With NORM_EACH it may differ from the choice. */
 static int choose(builder *b, int option)
 {
     if (b->v[OPTION_NORM] == NORM_EACH && once_in(b, 3))
@@ -17,12 +17,12 @@ static int has_norm(builder *b, int i)
         return 0;
     case NORM_ALL:
         return 1;
-    default: /* with ALONE the first operand always has one */
+    default: /* with ALONE, the first operand always has a norm */
         return ((b->v[OPTION_NORM] == NORM_ALONE && i == 0) || once_in(b, 2)) && !b->operands[i].shared_heads;
     }
 }
 
-/* Random numbers between `middle` - 1 and `middle` + 1. */
+/* Fills `numbers` with random numbers between `middle` - 1 and `middle` + 1. */
 static void *fill(builder *b, int32_t dtype, int64_t count, double middle, unsigned char *numbers)
 {
     for (int64_t i = 0; i < count; i++)
@@ -30,15 +30,15 @@ static void *fill(builder *b, int32_t dtype, int64_t count, double middle, unsig
     return numbers;
 }
 
-/* The same, in memory that is read, at a random alignment. */
+/* Like fill, in new memory that the call reads, at a random alignment. */
 static void *add_numbers(builder *b, int32_t dtype, int64_t count, double middle)
 {
     const size_t element = number_size(dtype), before = (size_t)between(b, 0, 3) * element;
     return fill(b, dtype, count, middle, config_add_buffer(b, before + (size_t)count * element, CONFIG_READ) + before);
 }
 
-/* The sums of a norm over tokens, of an operand of so many heads. Where norms differ, some write sums, some read them, and some
- * have none. */
+/* Makes the sums of a norm over tokens, for an operand with this number of heads. With NORM_EACH, some norms write sums,
+ * some read them, and some have none. */
 static void make_sums(builder *b, trope_norm *n, int64_t heads, int64_t rows, int32_t dtype)
 {
     const int most = b->v[OPTION_SUMS];
@@ -56,7 +56,7 @@ static void make_sums(builder *b, trope_norm *n, int64_t heads, int64_t rows, in
     n->token_sums = add_numbers(b, dtype, n->heads_of_all_ranks * rows, 1.5);
 }
 
-/* rstd. Backward with sums reads it also where forward writes it. */
+/* Makes rstd. If forward writes it and the norm has sums, backward reads it, so it starts with random numbers. */
 static void make_rstd(builder *b, trope_norm *n, int64_t rstds, int32_t dtype)
 {
     n->rstd_use = b->v[OPTION_RSTD];

@@ -1,4 +1,4 @@
-/* Chooses where tokens are: the sequences of a packed call and the padding between them, start positions, ids. */
+/* Chooses the positions of tokens: packed sequences and the padding between them, start positions, and ids. */
 #include <stdint.h>
 
 #include "support/config_builder.h"
@@ -25,7 +25,7 @@ static int64_t ranks(const builder *b)
     return b->a->cp_size ? b->a->cp_size : 1;
 }
 
-/* Tokens of a sequence come in units that the layout can split. */
+/* The stored length of each sequence is a multiple of this, so that the context parallel layout can split it. */
 static int64_t unit_of_length(const builder *b)
 {
     if (b->a->cp_layout == TROPE_CP_FLAT)
@@ -33,7 +33,7 @@ static int64_t unit_of_length(const builder *b)
     return b->a->cp_layout == TROPE_CP_ZIGZAG ? 2 * ranks(b) : ranks(b);
 }
 
-/* Fills boundaries with lengths of which many are 0 and returns the last. */
+/* Fills in the boundaries of sequences, many of which are empty, and returns the last boundary. */
 static int64_t fill_stored_boundaries(builder *b, void *array, int64_t first)
 {
     const int64_t unit = unit_of_length(b);
@@ -45,13 +45,13 @@ static int64_t fill_stored_boundaries(builder *b, void *array, int64_t first)
         if (i == b->a->sequences - 1 && end == 0)
             end = unit;
         if (i == b->a->sequences - 1 && b->v[OPTION_SEQUENCES] == SEQUENCES_EXACT && b->a->cp_layout == TROPE_CP_FLAT)
-            end += ranks(b) - 1 - (end + ranks(b) - 1) % ranks(b); /* so that the ranks' shares hold no more */
+            end += ranks(b) - 1 - (end + ranks(b) - 1) % ranks(b); /* so that no token is after the last sequence */
         set_index(array, b->a->cu_seqlens_dtype, i + 1, end);
     }
     return end;
 }
 
-/* Real lengths, none over the stored ones. */
+/* Fills in the boundaries of the unpadded sequences, none longer than the stored sequence. */
 static void fill_real_boundaries(builder *b, void *array, const void *stored)
 {
     const int32_t dtype = b->a->cu_seqlens_dtype;
@@ -91,7 +91,8 @@ void config_choose_packed_shape(builder *b)
 
 /* ---- Positions ---- */
 
-/* A position or id. Small ones for tables, now and then one below 0 when that is allowed; anything for inv_freq. */
+/* A position or id. For tables it is small and, if OPTION_RANGE allows it, sometimes below 0 or far outside. For
+ * inv_freq and phase_step it may have any sign and magnitude. */
 static int64_t random_position(builder *b, int64_t most)
 {
     const int outside = b->v[OPTION_RANGE] != RANGE_INSIDE;
@@ -113,7 +114,8 @@ static void make_start_positions(builder *b)
     b->a->start_positions = starts;
 }
 
-/* Strides {axis, batch, token} of ids that are not contiguous, or not said to be. */
+/* Chooses the strides {axis, batch, token} of ids that are not contiguous, or that are contiguous but specified by
+ * strides. */
 static void choose_id_strides(builder *b, int axes)
 {
     trope_args *a = b->a;
@@ -129,7 +131,7 @@ static void choose_id_strides(builder *b, int axes)
         stride[2] = 0;
 }
 
-/* The ids of padding that is not turned are nobody's business and may be anything. */
+/* Sets the ids of padding that is not rotated to arbitrary values, because the call ignores them. */
 static void spoil_ids_of_padding(builder *b, void *ids, int axes)
 {
     const trope_args *a = b->a;
@@ -142,7 +144,7 @@ static void spoil_ids_of_padding(builder *b, void *ids, int axes)
             set_index(ids, a->position_dtype, axis * stride[0] + token * stride[2], between(b, -9, 9) * 100000000);
 }
 
-/* Axes of ids: as many as drive pairs, or some more that drive none. */
+/* The number of axes of ids: as many as pairs use, or more. */
 static int choose_id_axes(builder *b)
 {
     const int needed = reference_axes(b->a);

@@ -1,4 +1,4 @@
-/* Makes the tensors of operands: the order of their dimensions, strides, how they are said, memory and contents. */
+/* Makes the tensors of operands: the order of their dimensions, strides, specification, memory and contents. */
 #include <math.h>
 #include <string.h>
 
@@ -9,14 +9,14 @@
 
 /* ---- Strides ---- */
 
-/* Where the elements of a tensor are in its buffer. */
+/* The locations of the elements of a tensor in its buffer. */
 typedef struct arrangement {
     int64_t stride[TROPE_MAX_DIMS];
-    int64_t first; /* index of element 0, 0, 0, 0, 0 */
-    int64_t count; /* elements from the lowest to the highest index */
+    int64_t first; /* index of element [0, 0, 0, 0, 0] */
+    int64_t count; /* number of elements from the lowest to the highest index */
 } arrangement;
 
-/* Dimensions, outermost first. */
+/* Chooses the order of the dimensions, outermost first. */
 static void choose_order(builder *b, int layout, int order[TROPE_MAX_DIMS])
 {
     static const int orders[][TROPE_MAX_DIMS] = {
@@ -30,7 +30,7 @@ static void choose_order(builder *b, int layout, int order[TROPE_MAX_DIMS])
         shuffle(b, order, TROPE_MAX_DIMS - 1);
 }
 
-/* Turns some dimensions of an arrangement around, or (for sources) lets their elements coincide. */
+/* Reverses some dimensions of an arrangement, or (for sources) sets some strides to 0. */
 static void reverse_or_broadcast(builder *b, int source, arrangement *r)
 {
     for (int d = 0; d < TROPE_MAX_DIMS; d++) {
@@ -70,8 +70,8 @@ static arrangement arrange(builder *b, const int64_t *size, int layout, int sour
 
 /* ---- Memory and contents ---- */
 
-/* In f64 only finite ones: the sign and payload of its NaNs are the compiler's choice, and only the other dtypes promise
- * their bits. */
+/* f64 gets only finite values. The compiler chooses the sign and payload of NaNs in f64, so the library guarantees the
+ * bits of NaNs only in the other dtypes. */
 static void store_special(builder *b, unsigned char *element)
 {
     static const double values[] = {-0.0, 5e-324, 1e-45, 6e-8, -1e-40, 65504, 3.4e38, NAN, INFINITY, -INFINITY};
@@ -79,10 +79,10 @@ static void store_special(builder *b, unsigned char *element)
     if (kind < 10)
         number_store(b->a->dtype, element, values[kind]);
     else
-        memset(element, 0xff, number_size(b->a->dtype)); /* a NaN with all bits */
+        memset(element, 0xff, number_size(b->a->dtype)); /* a NaN with all bits set */
 }
 
-/* Random numbers for every element, of a magnitude that differs from tensor to tensor. */
+/* Fills every element with a random number. The magnitude differs from tensor to tensor. */
 static void fill_tensor(builder *b, const tensor *t)
 {
     const size_t element = number_size(b->a->dtype);
@@ -107,9 +107,9 @@ static void *add_destination(builder *b, const arrangement *r)
     return (char *)config_add_guarded(b, r->count, element) + (size_t)r->first * element;
 }
 
-/* ---- How tensors are said ---- */
+/* ---- How tensors are specified ---- */
 
-/* A contiguous layout that has these strides, or TROPE_STRIDED. */
+/* Returns a contiguous layout that has these strides, or TROPE_STRIDED. */
 static int32_t name_layout(builder *b, const int64_t *size, const int64_t *stride)
 {
     const int32_t first = (int32_t)between(b, 0, 3);
@@ -137,7 +137,7 @@ static void sizes_of(const builder *b, const trope_operand *o, tensor_role role,
     memcpy(size, t.size, sizeof t.size);
 }
 
-/* How a tensor of an operand that lies at `base` is said. */
+/* Specifies a tensor of an operand: sets its layout, strides and address `base`. */
 static void say_tensor(builder *b, trope_operand *o, tensor_role role, int backward, const arrangement *r, void *base)
 {
     int32_t *const layouts[] = {&o->src_layout, &o->dst_layout, &o->forward_src_layout};
@@ -182,7 +182,7 @@ static void fill_operand(builder *b, const trope_operand *o, tensor_role role, i
     fill_tensor(b, &t);
 }
 
-/* A tensor that is read. */
+/* Makes a tensor that the call reads. */
 static void make_source(builder *b, trope_operand *o, tensor_role role, int backward)
 {
     int64_t size[TROPE_MAX_DIMS];
@@ -200,7 +200,7 @@ static arrangement arrange_destination(builder *b, const trope_operand *o, int b
     return arrange(b, size, layout, layout == LAYOUT_ANY_ORDER ? SOURCE_REVERSED : SOURCE_OTHER);
 }
 
-/* dst, and src in place, in the very same place if so, or elsewhere. */
+/* Makes dst and src. An operand in place gets the same memory for both. */
 static void make_tensors(builder *b, trope_operand *o)
 {
     const arrangement dst = arrange_destination(b, o, 1);
@@ -222,7 +222,7 @@ static void make_tensors(builder *b, trope_operand *o)
         fill_operand(b, o, TENSOR_DST, 1);
 }
 
-/* Of the forward call, when heads are shared: there src has one of them. */
+/* Makes the tensors of the forward call if the operand has shared heads, which src then stores as one head. */
 static void make_forward_tensors(builder *b, int i)
 {
     trope_operand *forward = &b->c->operands[0][i];
@@ -238,7 +238,7 @@ static void make_forward_tensors(builder *b, int i)
     memcpy(forward->src_stride, backward->forward_src_stride, sizeof forward->src_stride);
 }
 
-/* Q, K and perhaps V as slices of one buffer [.., groups, (q_per_group + 2) * d]. */
+/* Makes Q, K and possibly V as slices of one packed QKV buffer [.., groups, (q_per_group + 2) * d]. */
 static void make_packed_operands(builder *b)
 {
     const int32_t groups = (int32_t)between(b, 1, 3), q_heads = (int32_t)between(b, 1, 4), d = b->operands[0].head_dim;

@@ -1,13 +1,13 @@
-/* Floating-point environments that a caller may have set: four rounding directions, with and without flushing of subnormals, with and
- * without traps.
+/* Floating-point environments that a caller may have set: four rounding directions, with and without flushing of
+ * subnormals, with and without traps.
  *
  *     for (int i = 0; i < ENVIRONMENTS; i++) {
  *         environment_enter(i);
  *         ... the call ...
- *         is_same = environment_leave(i);        whether the call has left the environment as it was
+ *         is_same = environment_leave(i);        whether the call left the environment unchanged
  *     }
  *
- * Between the two a test computes nothing itself: it might trap. */
+ * Between enter and leave, a test computes nothing itself, because that might trap. */
 #ifndef TESTS_SUPPORT_ENVIRONMENT_H
 #define TESTS_SUPPORT_ENVIRONMENT_H
 
@@ -15,8 +15,8 @@
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
-#define FLUSH_SUBNORMALS 0x8040u /* flush to zero, subnormals are zero */
-#define ALL_TRAPS        0x1f80u /* that are masked */
+#define FLUSH_SUBNORMALS 0x8040u /* flush to zero, and read subnormals as zero */
+#define ALL_TRAPS        0x1f80u /* a bit that is set masks a trap */
 
 typedef unsigned environment_control;
 
@@ -40,8 +40,8 @@ static inline environment_control with_traps(environment_control c)
     return c & ~ALL_TRAPS;
 }
 #elif defined(__aarch64__)
-#define FLUSH_SUBNORMALS (1ul << 24 | 1ul << 19) /* of all types, and of f16 */
-#define ALL_TRAPS        0x9f00ul                /* that are enabled, where the processor can trap */
+#define FLUSH_SUBNORMALS (1ul << 24 | 1ul << 19) /* a bit for f32 and f64, and a bit for f16 */
+#define ALL_TRAPS        0x9f00ul                /* a bit that is set enables a trap, if the processor can trap */
 
 typedef unsigned long environment_control;
 
@@ -100,10 +100,10 @@ static inline void environment_enter(int environment)
     fesetround(environment_directions[environment % 4]);
     const environment_control flushing = environment / 4 % 2 ? with_flush(get_control()) : get_control();
     set_control(environment / 8 ? with_traps(flushing) : flushing);
-    environment_entered = get_control(); /* what the processor has of what was asked for */
+    environment_entered = get_control(); /* the part of the request that the processor supports */
 }
 
-/* Returns whether the environment was still that which was entered. */
+/* Restores the previous environment. Returns whether the environment was still the entered one. */
 static inline int environment_leave(int environment)
 {
     const int is_same = get_control() == environment_entered && fegetround() == environment_directions[environment % 4];

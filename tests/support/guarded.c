@@ -13,14 +13,14 @@
 
 /* ---- Homes ---- */
 
-#define MARGIN 256 /* bytes that are looked at beside a home's */
+#define MARGIN 256 /* bytes beside the memory of a call that are checked for changes */
 
-/* A home: the call names the bytes [first, end) of it, counted from the origin, where a pointer of offset 0 points. */
+/* A home. The call names its bytes [first, end), counted from the origin. A pointer with offset 0 points to the origin. */
 static struct {
-    unsigned char *begin; /* of its memory: a page without access is before it, another behind its capacity */
+    unsigned char *begin; /* of its memory; inaccessible pages are before it and after its capacity */
     unsigned char *origin;
     int64_t first, end;
-    size_t before, behind; /* bytes of its margins */
+    size_t before, behind; /* the sizes of its margins */
 } homes[GUARDED_HOMES];
 
 static void make_homes(void)
@@ -54,10 +54,11 @@ void *guarded_copy(int home, const void *from, size_t size, guarded_side side)
     return to;
 }
 
-/* ---- Addresses of nothing ---- */
+/* ---- Invalid addresses ---- */
 
-/* No processor of 64 bits has them: they are neither of the lower nor of the upper half of what 48 bits (or 57, but these a
- * program must ask for) address. An offset is counted from the middle, so that it may be below 0. */
+/* No 64-bit processor can access these addresses. They are in neither the lower nor the upper half of a 48-bit address
+ * space. (57 bits exist, but a program must request them.) An offset is counted from the middle, so that it may be below
+ * 0. */
 #define NOWHERE_BITS   48
 #define NOWHERE_MIDDLE ((uintptr_t)1 << (NOWHERE_BITS - 1))
 
@@ -77,7 +78,7 @@ static int64_t offset_of(uintptr_t address)
     return (int64_t)(address & (((uintptr_t)1 << NOWHERE_BITS) - 1)) - (int64_t)NOWHERE_MIDDLE;
 }
 
-/* The pointers of a call, for which one must not care what they point to. */
+/* Read or write the pointer `field` of a call, whatever its type is. */
 static uintptr_t get_pointer(const void *field)
 {
     uintptr_t address;
@@ -105,9 +106,9 @@ void guarded_depart(const config *c, call *k)
         set_pointer(&a->pair_axis, guarded_nowhere(GUARDED_PAIR_AXIS, 0));
 }
 
-/* ---- What a call names ---- */
+/* ---- The memory that a call names ---- */
 
-/* The bytes [first, end) from where the pointer `field` points. */
+/* The bytes [first, end), counted from the address in the pointer `field`. */
 typedef struct extent {
     void *field;
     int64_t first, end;
@@ -118,7 +119,7 @@ typedef struct extent_list {
     int count;
 } extent_list;
 
-/* Of a pointer that is given: `dims` dimensions of elements. */
+/* Adds the extent of `dims` dimensions of elements, if the pointer is not NULL. */
 static void add_strided(extent_list *list, void *field, int dims, const int64_t *size, const int64_t *stride,
                         size_t element)
 {
@@ -186,7 +187,8 @@ static void add_indices(extent_list *list, trope_args *a)
     add_flat(list, &a->cu_seqlens_padded, a->sequences + 1, cu);
 }
 
-/* All but the host arrays. A workspace is aligned to 16 bytes, so it ends at a multiple of them; its size may be any. */
+/* Lists all memory except the host arrays. A workspace is aligned to 16 bytes, so its extent is rounded up to a multiple
+ * of 16. Its size may be any number. */
 static extent_list list_extents(call *k, int backward)
 {
     extent_list list = {.count = 0};
@@ -210,7 +212,7 @@ static extent_list list_extents(call *k, int backward)
     return list;
 }
 
-/* ---- Arriving ---- */
+/* ---- Giving a call memory ---- */
 
 static void arrive_array(void *field, const void *array, int count, size_t element, guarded_side side)
 {
@@ -231,7 +233,7 @@ void guarded_arrive_host(const config *c, call *k, guarded_side side)
     arrive_array(&k->args.pair_axis, c->pair_axis, pairs, 1, side);
 }
 
-/* Finds the first and the last byte at each home. */
+/* Finds the first and the last byte that the call names in each home. */
 static void measure_homes(const extent_list *list)
 {
     for (int i = 0; i < GUARDED_HOMES; i++) {
@@ -252,7 +254,8 @@ static void measure_homes(const extent_list *list)
     }
 }
 
-/* Memory for a home, with the bytes of a buffer where it has some, which come again beyond it. */
+/* Gives a home its memory and fills it with the bytes of its buffer, which repeat beyond its end. Without a buffer the
+ * memory is 0. */
 static int furnish_home(int home, const config_buffer *buffer, guarded_side side)
 {
     const int64_t first = homes[home].first, size = homes[home].end - first;
@@ -261,7 +264,7 @@ static int furnish_home(int home, const config_buffer *buffer, guarded_side side
         return 0;
     const size_t room = GUARDED_CAPACITY - (size_t)size, margin = room < MARGIN ? room : MARGIN;
     homes[home].origin = to - first;
-    homes[home].before = side == GUARDED_ABOVE ? margin : 0; /* on the other side is the page */
+    homes[home].before = side == GUARDED_ABOVE ? margin : 0; /* the inaccessible page is on the other side */
     homes[home].behind = side == GUARDED_BELOW ? margin : 0;
     memset(to - homes[home].before, 0xff, homes[home].before);
     memset(to + size, 0xff, homes[home].behind);
@@ -296,7 +299,7 @@ void guarded_return(const config *c)
 {
     for (int i = 0; i < c->buffer_count; i++) {
         const int64_t size = (int64_t)c->buffers[i].size, first = homes[i].first;
-        const int64_t end = homes[i].end < size ? homes[i].end : size; /* a workspace's may be beyond */
+        const int64_t end = homes[i].end < size ? homes[i].end : size; /* a workspace may end beyond its buffer */
         if (end > first)
             memcpy(c->buffers[i].bytes + first, homes[i].origin + first, (size_t)(end - first));
     }

@@ -1,14 +1,15 @@
-/* The memory of a call between pages without access: whoever reads or writes one byte beyond it ends with a signal, which
- * needs no sanitizer, and sees loads of vectors and assembly, too.
+/* Puts the memory of a call between inaccessible pages, so that a read or write of one byte beyond it raises a signal.
+ * This needs no sanitizer, and it also detects vector loads and assembly.
  *
  *     call k = config_call(c, backward);
- *     guarded_depart(c, &k);                       its pointers are addresses of nothing, each buffer in a home of its own
- *     ... the pointers may be changed, the functions called that look at no data ...
- *     guarded_arrive(c, &k, backward, side)        each home has memory, filled from c, just as much as the call names
+ *     guarded_depart(c, &k);                       its pointers become invalid addresses, and each buffer gets its own home
+ *     ... change the pointers, or call functions that access no data ...
+ *     guarded_arrive(c, &k, backward, side)        gives each home exactly the memory that the call names, filled from c
  *     ... trope_forward(call_args(&k)) ...
- *     guarded_return(c);                           what was written is in c's buffers
+ *     guarded_return(c);                           copies what was written to c's buffers
  *
- * One call at a time is there. */
+ * A home is the place for one buffer or struct between two inaccessible pages. Only one call at a time can use the
+ * homes. */
 #ifndef TESTS_SUPPORT_GUARDED_H
 #define TESTS_SUPPORT_GUARDED_H
 
@@ -18,10 +19,10 @@
 #include "support/call.h"
 #include "support/config.h"
 
-/* On which side of the memory the page without access begins at once. */
+/* The side on which an inaccessible page directly follows the memory. */
 typedef enum guarded_side { GUARDED_BELOW, GUARDED_ABOVE } guarded_side;
 
-/* Homes after those of a config's buffers: its host arrays, the structs, and what a test wants for itself. */
+/* The homes after those for a config's buffers: for its host arrays, for the structs, and for a test's own memory. */
 enum {
     GUARDED_INV_FREQ = CONFIG_MAX_BUFFERS,
     GUARDED_PHASE_STEP,
@@ -29,36 +30,38 @@ enum {
     GUARDED_ARGS,
     GUARDED_OPERANDS,
     GUARDED_NORMS, /* the array of pointers to norms */
-    GUARDED_NORM,  /* the norm of operand 0; the next ones follow */
+    GUARDED_NORM,  /* the norm of operand 0; the other norms follow */
     GUARDED_FIRST_FREE = GUARDED_NORM + TROPE_MAX_OPERANDS,
     GUARDED_HOMES = GUARDED_FIRST_FREE + 4
 };
-#define GUARDED_CAPACITY ((size_t)1 << 22) /* bytes of a home */
+#define GUARDED_CAPACITY ((size_t)1 << 22) /* the size of a home in bytes */
 
-/* Memory of `size` bytes at the page of a home; NULL if it has no room for them. */
+/* Returns memory of `size` bytes next to the inaccessible page of a home, or NULL if the home is too small. */
 unsigned char *guarded_bytes(int home, size_t size, guarded_side side);
 
-/* The same, with the bytes of `from`. */
+/* The same, filled with the bytes at `from`. */
 void *guarded_copy(int home, const void *from, size_t size, guarded_side side);
 
-/* An address of nothing: `offset` bytes from where buffer `home` begins, when it has arrived. */
+/* An invalid address that stands for the byte at `offset` in the buffer of `home`. guarded_arrive replaces it. */
 uintptr_t guarded_nowhere(int home, int64_t offset);
 
-/* Makes each pointer of k an address that no processor can access. Those into one buffer of c keep their distance. */
+/* Makes each pointer of k an address that no processor can access. Pointers into the same buffer of c keep their
+ * distance. */
 void guarded_depart(const config *c, call *k);
 
-/* Gives the host arrays memory, for the pairs of the widest rotary_dim that a call may have. */
+/* Gives the host arrays memory, for the pairs of the widest valid rotary_dim of the call. */
 void guarded_arrive_host(const config *c, call *k, guarded_side side);
 
-/* Gives all else memory: for each home from the first to the last byte that the call names there, as the call says it; its
- * sizes must be valid. Where c's buffer is smaller it comes again. Returns whether there was room. */
+/* Gives the call its memory, including the host arrays: for each home, from the first to the last byte that the call
+ * names there. The sizes of the call must be valid. If c's buffer is smaller, its content is repeated. Returns whether
+ * the homes are large enough. */
 int guarded_arrive(const config *c, call *k, int backward, guarded_side side);
 
-/* Copies to c's buffers what has become of their bytes. */
+/* Copies the bytes that belong to c's buffers back to them. */
 void guarded_return(const config *c);
 
-/* Remembers what the call names, and up to 256 bytes beside it; and whether what is beside, and with contents != 0 the call's
- * memory itself, is still that. */
+/* guarded_remember saves the memory of the call, and up to 256 bytes beside it. guarded_is_remembered returns whether
+ * the bytes beside it are unchanged and, with contents != 0, whether the memory of the call is unchanged too. */
 void guarded_remember(void);
 int guarded_is_remembered(int contents);
 

@@ -8,7 +8,7 @@
 typedef struct number_format {
     const char *name;
     size_t size;
-    int precision; /* bits of the significand with the hidden one */
+    int precision; /* bits of the significand, including the hidden bit */
     int lowest;    /* exponent of the smallest subnormal */
     int highest;   /* every finite number is below 2^highest */
 } number_format;
@@ -30,7 +30,7 @@ const char *number_name(int32_t dtype)
     return formats[dtype].name;
 }
 
-/* The exponent of the last bit of a number of the size of `value`. */
+/* The exponent of the last significand bit of a number as large as `value`. */
 static int last_bit(const number_format *format, double value)
 {
     int exponent;
@@ -72,7 +72,7 @@ uint64_t number_bits(int32_t dtype, const void *element)
     }
 }
 
-/* f16 and bf16: a sign, `width` bits of exponent and `precision - 1` bits of fraction. */
+/* f16 and bf16 have a sign, `width` bits of exponent and `precision - 1` bits of fraction. */
 static double decode_16(const number_format *format, unsigned bits)
 {
     const int fraction_bits = format->precision - 1;
@@ -94,7 +94,8 @@ static unsigned encode_16(const number_format *format, double rounded)
         return sign | 0x7fffu;
     if (isinf(rounded))
         return sign | infinity;
-    /* In units of the last bit a number is (exponent field - 1) * 2^fraction_bits + significand, subnormal or not. */
+    /* The exponent field and the fraction together are (last - lowest) * 2^fraction_bits + significand, for subnormals
+     * too. The hidden bit of a normal number adds 1 to the exponent field. */
     const int last = last_bit(format, rounded);
     const unsigned significand = (unsigned)ldexp(fabs(rounded), -last);
     return sign | (((unsigned)(last - format->lowest) << fraction_bits) + significand);

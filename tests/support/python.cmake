@@ -1,20 +1,20 @@
-# Tests that an interpreter runs, with this checkout's package and the library of this build. A sanitized library cannot be
-# loaded by an ordinary interpreter.
+# Tests that run in a Python interpreter, with the package of this checkout and the library of this build. An ordinary
+# interpreter cannot load a sanitized library.
 find_package(Python3 COMPONENTS Interpreter)
-set(trope_python "") # empty: there can be no such tests
+set(trope_python "") # empty: no such tests
 if(Python3_FOUND AND BUILD_SHARED_LIBS AND NOT TROPE_SANITIZE)
   set(trope_python ${Python3_EXECUTABLE})
   if(TROPE_PYTHON)
     set(trope_python ${TROPE_PYTHON})
-  elseif(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python) # of tools/install_python
+  elseif(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python) # made by tools/install_python
     set(trope_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   endif()
 endif()
 
-# trope_add_python_test(NAME LABELS ARGUMENT...): the arguments are the interpreter's. Exit status 77 means skipped.
+# trope_add_python_test(NAME LABELS ARGUMENT...) passes the arguments to the interpreter. Exit status 77 means skipped.
 function(trope_add_python_test name labels)
   add_test(NAME ${name} COMMAND ${trope_python} ${ARGN})
   set(environment TROPE_LIBRARY=$<TARGET_FILE:trope> PYTHONPATH=${PROJECT_SOURCE_DIR}/python
-                  TORCHINDUCTOR_CACHE_DIR=${PROJECT_BINARY_DIR}/torchinductor) # else it is shared by all checkouts
+                  TORCHINDUCTOR_CACHE_DIR=${PROJECT_BINARY_DIR}/torchinductor) # otherwise all checkouts share one
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
 endfunction()

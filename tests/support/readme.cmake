@@ -1,6 +1,7 @@
-# For tests that what the README shows is true.
+# For tests that check the examples and outputs in the README.
 
-# trope_read_readme(TEXT): the README, empty where there is none. When it changes, all is configured anew.
+# trope_read_readme(TEXT) sets TEXT to the README, or to an empty string without one. CMake configures again when the
+# README changes.
 function(trope_read_readme text)
   set(readme ${PROJECT_SOURCE_DIR}/README.md)
   set(content "")
@@ -11,7 +12,7 @@ function(trope_read_readme text)
   set(${text} "${content}" PARENT_SCOPE)
 endfunction()
 
-# trope_expect_output(TEST OUTPUT): passes if it prints just this, as it stands there.
+# trope_expect_output(TEST OUTPUT): the test passes if its output contains OUTPUT, taken literally.
 function(trope_expect_output test output)
   string(REGEX REPLACE "([][+.*()^$|?\\])" "\\\\\\1" pattern "${output}")
   set_tests_properties(${test} PROPERTIES PASS_REGULAR_EXPRESSION "${pattern}")

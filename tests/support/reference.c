@@ -11,7 +11,7 @@ static reference_element a_number(long double value, double tolerance)
     return (reference_element){.value = value, .tolerance = tolerance, .kind = REFERENCE_NUMBER};
 }
 
-/* The same in the arithmetic itself, where the coefficients are known to the last bit. */
+/* Like `fused`, but for exact inputs: computed in the arithmetic type, as the library does. */
 static double fused_exactly(const trope_args *args, term own, term product)
 {
     const double c = (double)own.coefficient, s = (double)product.coefficient;
@@ -21,7 +21,7 @@ static double fused_exactly(const trope_args *args, term own, term product)
     return args->rounding == TROPE_ROUND_ONCE ? fma(own.x, c, rounded) : own.x * c + rounded;
 }
 
-/* In the arithmetic, before the store: one product rounded, the other fused with the sum. */
+/* The result in the arithmetic type, before the store: one product is rounded, and the other is fused with the sum. */
 static reference_element fused(const trope_args *args, term own, term product)
 {
     if (own.error == 0 && product.error == 0 && own.off == 0 && product.off == 0)
@@ -42,7 +42,7 @@ static double rounded_product(int32_t dtype, term t, double sign)
     return number_round(dtype, t.x * number_round(dtype, (double)t.coefficient + sign * t.error));
 }
 
-/* Each operation rounded to this dtype; between the least and the greatest coefficients. */
+/* Rounds each operation to this dtype, for the least and the greatest coefficients. The result is between the two. */
 static reference_element unfused(int32_t dtype, term a, term b)
 {
     double least = INFINITY, greatest = -INFINITY;
@@ -56,8 +56,9 @@ static reference_element unfused(int32_t dtype, term a, term b)
     return a_number(middle, greatest - middle);
 }
 
-/* A product by a coefficient that already has mscale in it. Where cos and sin are a table's it is exactly their product with
- * mscale, rounded (but for double, which is as wide as this is computed). */
+/* A product with a coefficient that already includes mscale. If cos and sin come from a table, the library's coefficient
+ * is exactly their product with mscale, rounded. f64 has a tolerance instead, because long double is too narrow for the
+ * product. */
 static term term_of(const trope_args *args, const turn *t, double x, double off, long double coefficient)
 {
     const double m = scale(args);
@@ -91,7 +92,7 @@ static void rotate_pair(const trope_args *args, int backward, const turn *t, con
 
 /* ---- Sums and stores ---- */
 
-/* What is between the least and the greatest number is, rounded, between those rounded. */
+/* Rounds the least and the greatest possible number. All numbers between them round to numbers between the two results. */
 void reference_round(const trope_args *args, reference_element *y)
 {
     if (args->dtype == TROPE_F32 || is_double(args) || y->kind != REFERENCE_NUMBER)
@@ -119,14 +120,14 @@ static void accumulate(const trope_args *args, double before, reference_element 
 
 /* ---- The call ---- */
 
-/* Whether the heads of an operand are summed, those of each head of dst. */
+/* Whether the call sums heads of the source into one head of dst. */
 static int is_summed(const walk *w, int operand)
 {
     return w->backward && w->args->operands[operand].shared_heads;
 }
 
-/* t[i] = t[2i] + t[2i+1], from i = first on, over `size` heads, a power of two, of which there are `heads`: in the arithmetic. The
- * heads of a group follow each other. */
+/* Sums `size` heads from head `first` on by the tree t[i] = t[2i] + t[2i+1], in the arithmetic type. `size` is a power
+ * of two, and heads from index `heads` on count as 0. The heads of a group follow each other. */
 static double sum_tree(const walk *w, head h, const tensor *t, int64_t element, int64_t first, int64_t size, int64_t heads)
 {
     if (first >= heads)
@@ -141,7 +142,7 @@ static double sum_tree(const walk *w, head h, const tensor *t, int64_t element, 
     return is_double(w->args) ? sum : (double)(float)sum;
 }
 
-/* An element of a head of the source; where heads are summed, of their sum. NATIVE rounds it to the dtype. */
+/* An element of a head of the source or, if heads are summed, of their sum. NATIVE rounds the sum to the dtype. */
 static double source_at(const walk *w, head h, const tensor *t, int64_t element)
 {
     if (!is_summed(w, h.operand))
@@ -215,7 +216,7 @@ void reference_rotate(const walk *w, head h, int backward, reference_element *to
     }
 }
 
-/* What a head of dst becomes, of which `h` is the first in the source. */
+/* Computes the head of dst that `h` belongs to. If heads are summed, only the first of them does this. */
 static void write_head(const walk *w, head h)
 {
     const tensor dst = tensor_of(w->args, h.operand, TENSOR_DST, w->backward);
@@ -234,7 +235,7 @@ static void write_head(const walk *w, head h)
            (size_t)dst.size[TROPE_DIM_ELEMENT] * sizeof *w->head);
 }
 
-/* From the arithmetic to what is stored, of one token of an operand. */
+/* Converts one token of an operand from the arithmetic type to the stored values. */
 static void store_token(const walk *w, int operand)
 {
     const trope_operand *o = &w->args->operands[operand];
@@ -253,7 +254,7 @@ static void store_token(const walk *w, int operand)
     }
 }
 
-/* ---- Walking ---- */
+/* ---- The walk over the tokens ---- */
 
 static void walk_operand(walk *w, int operand)
 {

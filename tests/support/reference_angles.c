@@ -1,7 +1,7 @@
-/* The reference: the axis and the angles of each pair. */
+/* The reference for the axis and the angles of each pair. */
 #include "support/reference_parts.h"
 
-/* 113 bits of significand, for position * inv_freq: 63 and 53 bits. */
+/* A type with a 113-bit significand, for position * inv_freq. The factors have 63 and 53 bits. */
 #ifdef __SIZEOF_FLOAT128__
 __extension__ typedef __float128 wide;
 #else
@@ -31,7 +31,7 @@ void reference_pair_elements(const trope_args *args, int32_t pairing, int dim, i
     element[1] = pairing == TROPE_PAIRING_HALF ? first + i + in_part : first + 2 * i + 1;
 }
 
-/* The axis that is said to drive a pair. */
+/* The axis of a pair, by pair_axis or by its part. */
 static int axis_of_pair(const trope_args *args, int pair)
 {
     return args->pair_axis ? args->pair_axis[pair] : pair / (reference_pairs(args) / part_count(args));
@@ -79,14 +79,14 @@ static wide two_pi(void)
     return (wide)0x1.921fb54442d18p+2 + (wide)0x1.1a62633145c07p-52 - (wide)0x1.f1976b7ed8fbcp-108;
 }
 
-/* position * inv_freq modulo one turn, in radians. */
+/* position * inv_freq modulo a full circle, in radians. */
 static long double phase(int64_t position, double inv_freq)
 {
     const wide turns = (wide)position * (wide)inv_freq / two_pi();
     return (long double)((turns - (wide)(int64_t)turns) * two_pi());
 }
 
-/* The same where a position turns by `step` / 2^64, of which whole turns are nothing. */
+/* The same for phase steps. A position adds `step` / 2^64 turns, and the unsigned product drops whole turns. */
 static long double phase_of_steps(int64_t position, uint64_t step)
 {
     return (long double)((wide)((uint64_t)position * step) / (wide)0x1p64 * two_pi());
@@ -126,7 +126,7 @@ turn reference_find_turn(const trope_args *args, int64_t batch, const reference_
     if (args->phase_step)
         return turn_by_phase(phase_of_steps(t.position, args->phase_step[pair]), t);
     if (args->inv_freq) {
-        /* The phase per position is rounded to 2^-64 turns. */
+        /* The phase step is rounded to 2^-64 turns. */
         t.error += fabs((double)t.position) * 0x1p-65 * 6.2832;
         return turn_by_phase(phase(t.position, args->inv_freq[pair]), t);
     }

@@ -1,4 +1,4 @@
-/* The reference: the gradient of the angles. */
+/* The reference for the gradient of the angles. */
 #include <stdlib.h>
 
 #include "support/reference_parts.h"
@@ -13,11 +13,11 @@ static void add_to_sum(const walk *w, int64_t index, long double factor, term t)
     sum->terms++;
 }
 
-/* How far the library's coefficients may be from m cos a and m sin a. */
+/* The most by which the library's coefficients may differ from m cos a and m sin a. */
 static double coefficient_error(const trope_args *args, const turn *t, int i)
 {
     const double m = scale(args), greatest = fabs(m) * fmax(fabs((double)t->cosine[i]), fabs((double)t->sine[i]));
-    return fabs(m) * t->error + (m != 1 ? unit(args) * greatest : 0) + 0x1p-52 * greatest; /* products in double */
+    return fabs(m) * t->error + (m != 1 ? unit(args) * greatest : 0) + 0x1p-52 * greatest; /* the products are in double */
 }
 
 static void gradient_strides(const trope_args *args, int64_t stride[4])
@@ -25,7 +25,7 @@ static void gradient_strides(const trope_args *args, int64_t stride[4])
     tensor_table_strides(args, args->d_freqs_layout, args->d_freqs_stride, reference_columns(args), stride);
 }
 
-/* What a pair of one head adds to the gradient of its angles, from
+/* Adds the terms of a pair of one head to the gradient of its angles. They are derivatives of
  *     y1 = m (x1 cos a1 - sign x2 sin a1)        y2 = m (x2 cos a2 + sign x1 sin a2). */
 static void add_pair(const walk *w, int pair, const double x[2], const reference_element g[2])
 {
@@ -83,7 +83,7 @@ static void finish_weights(const trope_args *args, reference_result *result)
             result->weights[i][j].tolerance += (is_double(args) ? 0x1p-49 : 0x1p-20) * result->weights[i][j].magnitude;
 }
 
-/* What adding the terms in double and one rounding of the sum leave, of which two ulp are granted. */
+/* Adds the tolerance for adding the terms in double, and two ulp for rounding the sum once. */
 void reference_finish_sums(const trope_args *args, reference_result *result)
 {
     finish_weights(args, result);
@@ -96,7 +96,7 @@ void reference_finish_sums(const trope_args *args, reference_result *result)
     }
 }
 
-/* An entry of d_freqs for each place in memory that its layout has. */
+/* Makes an entry for each element that the layout of d_freqs has in memory. */
 static void make_table_sums(const trope_args *args, reference_result *result)
 {
     const int64_t size[4] = {reference_planes(args), args->batch, args->angle_rows, reference_columns(args)};

@@ -1,5 +1,5 @@
-/* The reference: norms, and their gradients. Each operation is computed in double and rounded to the arithmetic. In double it is
- * precise enough that the result is as if it were rounded once. */
+/* The reference for norms and their gradients. Each operation is computed in double and rounded to the arithmetic type.
+ * Double is precise enough that the result is the same as with a single rounding. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,13 +27,14 @@ const trope_norm *reference_norm(const trope_args *args, int operand)
     return args->norms ? args->norms[operand] : NULL;
 }
 
-/* The number of a head among all of its operand. */
+/* The index of a head among all heads of its operand. */
 static int64_t number_of(const walk *w, head h)
 {
     return h.group * w->args->operands[h.operand].heads_per_group + h.head;
 }
 
-/* t[i] = t[2i] + t[2i+1], from i = first on, over `size` numbers, a power of two, of which there are `count`. */
+/* Sums `size` numbers from t[first] on by the tree t[i] = t[2i] + t[2i+1]. `size` is a power of two, and numbers from
+ * index `count` on count as 0. */
 static double sum_tree(const walk *w, const double *t, int64_t first, int64_t size, int64_t count)
 {
     if (first >= count)
@@ -43,7 +44,7 @@ static double sum_tree(const walk *w, const double *t, int64_t first, int64_t si
     return real(w, sum_tree(w, t, first, size / 2, count) + sum_tree(w, t, first + size / 2, size / 2, count));
 }
 
-/* The sum of the products of two heads. *levels: of the tree. */
+/* The sum of the products of two heads. *levels receives the number of levels of the tree. */
 static double sum_products(const walk *w, const double *a, const double *b, int64_t count, int *levels)
 {
     double *products = malloc((size_t)count * sizeof *products);
@@ -56,7 +57,7 @@ static double sum_products(const walk *w, const double *a, const double *b, int6
     return sum;
 }
 
-/* The factor of an element: weight, or 1 + weight; 1 without. */
+/* The factor of an element: weight, 1 + weight, or 1 without a weight. */
 static double factor(const walk *w, head h, int64_t element)
 {
     const trope_norm *norm = reference_norm(w->args, h.operand);
@@ -72,7 +73,7 @@ static int is_after(const walk *w, head h)
     return reference_norm(w->args, h.operand)->order == TROPE_NORM_AFTER;
 }
 
-/* Whether no number may be off. */
+/* Whether all elements are exact. */
 static int is_exact(const reference_element *x, int64_t count)
 {
     while (count > 0 && x[count - 1].tolerance == 0)
@@ -80,13 +81,14 @@ static int is_exact(const reference_element *x, int64_t count)
     return count == 0;
 }
 
-/* The library and the reference round each operation once, so an operation on inexact numbers adds two roundings to the tolerance. */
+/* The library and the reference round each operation once, so an operation on inexact numbers adds two roundings to the
+ * tolerance. */
 static double two_roundings(const walk *w)
 {
     return 2 * unit(w->args);
 }
 
-/* By how much rstd may be off, of the mean of the squares, which may be off by `off`. */
+/* The tolerance of rstd, which is computed from the mean of the squares. `off` is the tolerance of the mean. */
 static double tolerance_of_rstd(const walk *w, double eps, double mean, double off, double rstd)
 {
     const double two = two_roundings(w);
@@ -102,13 +104,13 @@ static int is_poisoned(const walk *w, head h)
     return 0;
 }
 
-/* Room for `count` heads of an operand. */
+/* Allocates `count` heads of an operand. */
 static reference_element *make_heads(const walk *w, head h, int count)
 {
     return calloc((size_t)count * (size_t)w->args->operands[h.operand].head_dim, sizeof(reference_element));
 }
 
-/* The numbers that are rotated. */
+/* Copies w->x, with its tolerance. */
 static void copy_source(const walk *w, head h, reference_element *to)
 {
     for (int64_t i = 0; i < w->args->operands[h.operand].head_dim; i++)
@@ -138,7 +140,7 @@ static void round_rotated(const walk *w, head h, reference_element *u)
         reference_round(w->args, &u[i]);
 }
 
-/* What is normalised: x, or M x. */
+/* Loads the input of the norm: x, or M x. */
 static void load_in(const walk *w, head h, reference_element *in)
 {
     reference_load_head(w, h, w->backward ? TENSOR_FORWARD_SRC : TENSOR_SRC);
@@ -149,7 +151,7 @@ static void load_in(const walk *w, head h, reference_element *in)
     round_rotated(w, h, in);
 }
 
-/* Backward: the gradient of what the norm gives, M' dy or dy. */
+/* Backward: loads the gradient of the norm's output, which is M' dy or dy. */
 static void load_out(const walk *w, head h, reference_element *out)
 {
     reference_load_head(w, h, TENSOR_SRC);
@@ -158,7 +160,7 @@ static void load_out(const walk *w, head h, reference_element *out)
         reference_rotate(w, h, 1, out);
 }
 
-/* g = w' out of an element. */
+/* g = w out for an element, with the factor w, and a bound of its error. */
 typedef struct weighted {
     double value, error;
 } weighted;
@@ -170,7 +172,7 @@ static weighted weigh(const walk *w, head h, int64_t element, reference_element 
     return (weighted){value, fabs(by) * (out.tolerance + two * fabs(u)) + two * fabs(value)};
 }
 
-/* ---- What a norm is of: a head, or all heads of a token ---- */
+/* ---- The heads that a norm covers: one, or all heads of a token ---- */
 
 static int is_token(const walk *w, int operand)
 {
@@ -184,7 +186,7 @@ int64_t reference_rstds(const trope_args *args, int operand)
     return norm && norm->scope == TROPE_NORM_TOKEN ? 1 : reference_heads(args, operand);
 }
 
-/* Head i of what the norm of h is of. */
+/* Head i of the heads that the norm of h covers. */
 static head covered_head(const walk *w, head h, int64_t i)
 {
     const int64_t of_group = w->args->operands[h.operand].heads_per_group;
@@ -196,21 +198,22 @@ static int64_t count_covered(const walk *w, head h)
     return is_token(w, h.operand) ? reference_heads(w->args, h.operand) : 1;
 }
 
-/* A sum of products over the heads that a norm is of: over each head, then over the heads. levels: of both trees. */
+/* A sum of products over the heads that a norm covers: first over each head, then over the heads. levels counts both
+ * trees. */
 typedef struct covered_sum {
     double *of_head;
-    double off; /* of the terms, by how much the library's may be from them */
+    double off; /* the most by which the library's terms may differ */
     double magnitude;
     int levels, is_exact;
 } covered_sum;
 
-/* Whether the sums of the heads of all ranks are given. */
+/* Whether the norm reads the sums of the heads of all ranks. */
 static int reads_sums(const walk *w, int operand)
 {
     return reference_norm(w->args, operand)->token_sums_use == TROPE_SUMS_READ;
 }
 
-/* Elements that a norm is of. */
+/* The number of elements that a norm covers. */
 static double count_elements(const walk *w, head h)
 {
     const int64_t heads =
@@ -218,14 +221,14 @@ static double count_elements(const walk *w, head h)
     return (double)(heads * w->args->operands[h.operand].head_dim);
 }
 
-/* Where the sum of a head of this token is in token_sums. */
+/* The index in token_sums of the sum of a head, for this token. */
 static int64_t place_of_sum(const walk *w, int64_t number)
 {
     return (number * w->args->batch + w->batch) * w->args->tokens + w->token;
 }
 
-/* Puts the sums of all ranks' heads in place of those of the operand, and returns their number. Backward, is_exact stays: it is
- * also about the elements. */
+/* Replaces the sums of the operand's heads by the sums of all ranks' heads, and returns their number. In backward,
+ * is_exact keeps its value, because it also describes the elements. */
 static int64_t read_sums(const walk *w, head h, covered_sum *sum)
 {
     const trope_norm *norm = reference_norm(w->args, h.operand);
@@ -239,7 +242,8 @@ static int64_t read_sums(const walk *w, head h, covered_sum *sum)
     return norm->heads_of_all_ranks;
 }
 
-/* Notes the sum of a head, if the call writes it. It has a rotated element unless it is of the squares of x. */
+/* Stores the sum of a head if the call writes it. Only the sum of the squares of x contains no rotated elements, so
+ * every other sum of a poisoned head is NaN. */
 static void note_sum(const walk *w, head h, double value, const covered_sum *of)
 {
     reference_element *sums = w->result->sums[h.operand];
@@ -253,7 +257,7 @@ static void note_sum(const walk *w, head h, double value, const covered_sum *of)
         sum->kind = REFERENCE_NAN;
 }
 
-/* Adds the sum of head `number`. OF: its bounds. */
+/* Adds the sum of head `number`. `of` has its bounds. */
 static void add_head(int64_t number, double value, const covered_sum *of, covered_sum *sum)
 {
     sum->of_head[number] = value;
@@ -263,7 +267,7 @@ static void add_head(int64_t number, double value, const covered_sum *of, covere
     sum->is_exact &= of->is_exact;
 }
 
-/* Adds up the heads, and frees their sums. */
+/* Adds up the sums of the heads and frees them. */
 static double end_sum(const walk *w, head h, covered_sum *sum)
 {
     const int64_t heads = reads_sums(w, h.operand) ? read_sums(w, h, sum) : count_covered(w, h);
@@ -275,7 +279,7 @@ static double end_sum(const walk *w, head h, covered_sum *sum)
     return total;
 }
 
-/* The sum of the squares of a head, and its bounds. */
+/* The sum of the squares of a head, with its bounds. */
 static double sum_squares(const walk *w, head h, const reference_element *x, covered_sum *sum)
 {
     const int64_t dim = w->args->operands[h.operand].head_dim;
@@ -292,7 +296,7 @@ static double sum_squares(const walk *w, head h, const reference_element *x, cov
     return squares;
 }
 
-/* The sum of g in of a head, and its bounds. */
+/* The sum of g * in over a head, with its bounds. */
 static double sum_gradient(const walk *w, head h, const reference_element *in, const reference_element *out,
                            covered_sum *sum)
 {
@@ -312,7 +316,7 @@ static double sum_gradient(const walk *w, head h, const reference_element *in, c
     return p;
 }
 
-/* rstd: read, or computed of the sum of the squares, and noted where it is written. */
+/* rstd: read from the call, or computed from the sum of the squares. It is stored if the call writes it. */
 static reference_element find_rstd(const walk *w, head h, double squares, const covered_sum *sum)
 {
     const trope_norm *norm = reference_norm(w->args, h.operand);
@@ -335,7 +339,7 @@ static reference_element find_rstd(const walk *w, head h, double squares, const 
     return rstd;
 }
 
-/* k, of p = the sum of g in. */
+/* Computes k from p, the sum of g * in. */
 static void find_slope(const walk *w, head h, double p, const covered_sum *sum, norm_numbers *n)
 {
     const double two = two_roundings(w), r = (double)n->rstd.value, most_r = r + n->rstd.tolerance,
@@ -352,7 +356,7 @@ static norm_numbers find_numbers(const walk *w, head h)
     const int64_t dim = w->args->operands[h.operand].head_dim, heads = count_covered(w, h);
     reference_element *in = make_heads(w, h, 2), *out = in + dim;
     covered_sum squares = {.of_head = calloc((size_t)heads, sizeof(double)), .is_exact = 1}, products = squares;
-    products.of_head = calloc((size_t)heads, sizeof(double)); /* forward leaves it 0 */
+    products.of_head = calloc((size_t)heads, sizeof(double)); /* stays 0 in forward */
     norm_numbers n = {.k = 0};
     for (int64_t i = 0; i < heads; i++) {
         const head of = covered_head(w, h, i);
@@ -396,7 +400,6 @@ static reference_element multiply(const walk *w, reference_element a, reference_
     return c;
 }
 
-/* Normalises a head. */
 static void normalise(const walk *w, head h, reference_element *x)
 {
     const trope_norm *norm = reference_norm(w->args, h.operand);
@@ -449,7 +452,7 @@ static void add_to_weight(const walk *w, head h, int64_t element, const referenc
     sum->terms++;
 }
 
-/* d = rstd * fma(-in, k, g), with g = w' out: the gradient of what the norm has, of that of what it gives. */
+/* d = rstd * fma(-in, k, g) with g = w out: the gradient of the norm's input, from the gradient `out` of its output. */
 static void find_gradient(const walk *w, head h, const reference_element *in, const reference_element *out, norm_numbers n,
                           reference_element *d)
 {
@@ -465,7 +468,7 @@ static void find_gradient(const walk *w, head h, const reference_element *in, co
     }
 }
 
-/* The gradient of what the norm has, of a head. Adds to that of the weight if asked to. */
+/* The gradient of the norm's input for a head. If `adds` is set, adds the head's terms to the gradient of the weight. */
 static void find_head_gradient(const walk *w, head h, int adds, reference_element *d)
 {
     const int64_t dim = w->args->operands[h.operand].head_dim;

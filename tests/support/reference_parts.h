@@ -1,4 +1,4 @@
-/* What the parts of the reference share: reference_angles.c finds by what a pair is turned, reference.c rotates,
+/* Shared by the parts of the reference: reference_angles.c finds the coefficients of a pair, reference.c rotates,
  * reference_norm.c normalises, and reference_gradient.c sums the gradient of the angles. */
 #ifndef TESTS_SUPPORT_REFERENCE_PARTS_H
 #define TESTS_SUPPORT_REFERENCE_PARTS_H
@@ -21,36 +21,37 @@ static inline double unit(const trope_args *args)
     return is_double(args) ? 0x1p-53 : 0x1p-24;
 }
 
-/* mscale as the arithmetic has it. */
+/* mscale, rounded to the arithmetic type. */
 static inline double scale(const trope_args *args)
 {
     const double m = args->mscale != 0 ? args->mscale : 1;
     return is_double(args) ? m : (double)(float)m;
 }
 
-/* One product of the rotation: an element of the source, a coefficient, and how far the library's may be from the two. */
+/* One product of the rotation: an element of the source times a coefficient. The library's x may differ by at most
+ * `off`, and its coefficient by at most `error`. */
 typedef struct term {
     double x;
     long double coefficient;
     double error, off;
 } term;
 
-/* ---- Where a call is ---- */
+/* ---- The state of a walk over a call ---- */
 
-/* What turns one pair at one token. */
+/* The coefficients of one pair for one token. */
 typedef struct turn {
-    long double cosine[2], sine[2]; /* of the angles of its first and of its second element */
-    double error;                   /* the most by which the library's may differ */
+    long double cosine[2], sine[2]; /* of the angles of the first and the second element */
+    double error;                   /* the most by which the library's coefficients may differ */
     int64_t position, row;
     int axis;
     int is_poisoned;
 } turn;
 
-/* What a norm has of the elements that it is of. */
+/* The numbers that a norm computes from the elements that it covers. */
 typedef struct norm_numbers {
     reference_element rstd;
-    double k, of_k; /* backward: ((p / D) rstd) rstd, and how far the library's may be from it */
-    int is_exact;   /* no number may be off */
+    double k, of_k; /* backward: ((p / D) rstd) rstd, and the most by which the library's may differ */
+    int is_exact;   /* the library must compute exactly these numbers */
 } norm_numbers;
 
 typedef struct walk {
@@ -59,9 +60,9 @@ typedef struct walk {
     int64_t batch, token;
     reference_place place;
     turn turns[TROPE_MAX_ROTARY_DIM / 2];
-    double *x, *off;         /* of one head, what is rotated, and how far the library's may be from it */
-    reference_element *head; /* y of it, in the arithmetic */
-    norm_numbers of_token;   /* of the operand at hand, if its norm is over the token */
+    double *x, *off;         /* of one head: the input of the rotation, and the most by which the library's may differ */
+    reference_element *head; /* its result, in the arithmetic type */
+    norm_numbers of_token;   /* of the current operand, if its norm covers the token */
     reference_result *result;
 } walk;
 
@@ -70,7 +71,7 @@ typedef struct head {
     int64_t group, head;
 } head;
 
-/* The number of the first element of a head of this token; heads that are one have the same. */
+/* The number of the first element of a head for the current token. Shared heads have the same number. */
 static inline int64_t head_number(const walk *w, head h, const tensor *t)
 {
     const int64_t row = w->batch * t->size[TROPE_DIM_TOKEN] + w->token;
@@ -89,7 +90,7 @@ static inline double element_at(const walk *w, const tensor *t, int64_t number)
     return number_load(w->args->dtype, element_address(w, t, number));
 }
 
-/* The pairs of an operand: none if it is only copied. */
+/* The number of pairs of an operand: 0 if it is only copied. */
 static inline int pairs_of(const trope_operand *o)
 {
     return o->rotary_dim < 0 ? 0 : o->rotary_dim / 2;
@@ -102,51 +103,52 @@ static inline int32_t pairing_out(const trope_args *args)
     return args->pairing_out ? args->pairing_out : args->pairing;
 }
 
-/* The elements of a pair in a window of `dim` elements that is cut into equal parts. */
+/* The two elements of a pair in a window of `dim` elements, which is divided into equal parts. */
 void reference_pair_elements(const trope_args *args, int32_t pairing, int dim, int pair, int element[2]);
 
-/* The columns that hold the angles of a pair: one twice, or two. */
+/* The two columns for the angles of a pair. They are the same if the table has one column for each pair. */
 void reference_columns_of_pair(const trope_args *args, int pair, int column[2]);
 
 turn reference_find_turn(const trope_args *args, int64_t batch, const reference_place *place, int pair);
 
 /* ---- Norms ---- */
 
-/* Sets w->of_token of an operand with a norm over the token. Notes the sums of its heads where the call writes them. */
+/* Sets w->of_token if the norm of the operand covers the token, and stores the sums of its heads if the call writes
+ * them. */
 void reference_find_token(walk *w, int operand);
 
-/* Sets w->x to the elements of a head. */
+/* Sets w->x to the elements of a head, which are exact. */
 void reference_load_head(const walk *w, head h, tensor_role role);
 
-/* Normalises w->x, of a head of x, if the operand has a norm before the rotation. Notes rstd where the call writes it. */
+/* Normalises w->x, a head of x, if the operand has a norm before the rotation. Stores rstd if the call writes it. */
 void reference_normalise(const walk *w, head h);
 
 /* Normalises w->head if the norm comes after the rotation. */
 void reference_normalise_rotated(const walk *w, head h);
 
-/* Turns dy in w->x, or M' dy in w->head, into dx in w->head, and adds what the head has of d_weight. */
+/* Computes dx of a head with a norm, stores it in w->head, and adds the head's terms to d_weight. */
 void reference_norm_gradient(const walk *w, head h);
 
-/* The gradient of a head that is rotated: dy, or that of the norm after the rotation. Returns 0 if the head is NaN. */
+/* The gradient of the rotated head: dy or, if the norm comes after the rotation, du. Returns 0 if the head is NaN. */
 int reference_rotated_gradient(const walk *w, head h, reference_element *d);
 
 /* ---- The rotation ---- */
 
-/* M w->x, or backward M' w->x, of the window. */
+/* Rotates the window of w->x: M w->x or, if backward, M' w->x. */
 void reference_rotate(const walk *w, head h, int backward, reference_element *to);
 
-/* Rounds to the operand's dtype. */
+/* Rounds y to the dtype of the operands. */
 void reference_round(const trope_args *args, reference_element *y);
 
 /* ---- The gradient of the angles ---- */
 
-/* The sums of a call, of no terms yet. */
+/* Makes the sums of a call, which have no terms yet. */
 void reference_make_sums(const trope_args *args, reference_result *result);
 
-/* Adds what a head has of them. */
+/* Adds the terms of a head to the sums. */
 void reference_add_head(const walk *w, head h);
 
-/* Sets the tolerances. */
+/* Sets the tolerances of the sums. */
 void reference_finish_sums(const trope_args *args, reference_result *result);
 
 #endif

@@ -1,4 +1,4 @@
-/* The reference: where each token is. */
+/* The reference for the position of each token. */
 #include "support/reference.h"
 #include "support/tensor.h"
 
@@ -7,7 +7,7 @@ static int64_t cp_size(const trope_args *args)
     return args->cp_size ? args->cp_size : 1;
 }
 
-/* Where a boundary of the packed stream is among the tokens of this rank. */
+/* The index of a boundary of the packed stream among the tokens of this rank. */
 static int64_t boundary_here(const trope_args *args, int64_t global)
 {
     if (cp_size(args) > 1 && args->cp_layout == TROPE_CP_FLAT)
@@ -15,7 +15,8 @@ static int64_t boundary_here(const trope_args *args, int64_t global)
     return global / cp_size(args);
 }
 
-/* The place in its sequence of the i-th token that this rank has of it, when each rank has `local` of them. */
+/* The index, within its sequence, of the i-th token of the sequence on this rank. Each rank has `local` tokens of the
+ * sequence. */
 static int64_t place_in_sequence(const trope_args *args, int64_t local, int64_t i)
 {
     const int64_t size = cp_size(args), rank = args->cp_rank, chunk = local / 2;
@@ -24,16 +25,16 @@ static int64_t place_in_sequence(const trope_args *args, int64_t local, int64_t 
     switch (args->cp_layout) {
     case TROPE_CP_CONTIGUOUS: /* one chunk per rank */
         return rank * local + i;
-    case TROPE_CP_ZIGZAG: /* two chunks per rank: one counted from the front and one from the back */
+    case TROPE_CP_ZIGZAG: /* two chunks per rank: one from the front and one from the back */
         return i < chunk ? rank * chunk + i : (2 * size - 1 - rank) * chunk + (i - chunk);
-    case TROPE_CP_STRIPED: /* dealt out one by one */
+    case TROPE_CP_STRIPED: /* the tokens are dealt out one by one */
         return i * size + rank;
     default:
         return i;
     }
 }
 
-/* The positions of a token by its index; ids replace them. */
+/* The positions of a token are its index, unless ids replace it. */
 static void fill_positions(const trope_args *args, int64_t batch, int64_t token, int64_t index, reference_place *place)
 {
     int64_t stride[3];
@@ -59,7 +60,7 @@ static reference_place find_dense(const trope_args *args, int64_t batch, int64_t
     return place;
 }
 
-/* A token between boundaries `begin` and `end` of the sequence. */
+/* Finds a token between the boundaries `begin` and `end` of its sequence. */
 static reference_place find_in_sequence(const trope_args *args, int64_t sequence, int64_t begin, int64_t end, int64_t token)
 {
     const int32_t dtype = args->cu_seqlens_dtype;

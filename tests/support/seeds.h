@@ -1,5 +1,6 @@
-/* "--seed S --count N" of a program that runs seeds S, S + 1, ... Without them it runs its own number of seeds from 1 on, or
- * of these the share that TROPE_TEST_SHARE says (4: a fourth): for builds of what another build has run in full. */
+/* Parses "--seed S --count N" for a program that runs the seeds S, S + 1, ... Without them, the program runs its own
+ * number of seeds from 1 on. The environment variable TROPE_TEST_SHARE divides that number (4: a quarter of the seeds),
+ * for builds that repeat what another build runs in full. */
 #ifndef TESTS_SUPPORT_SEEDS_H
 #define TESTS_SUPPORT_SEEDS_H
 

@@ -1,4 +1,4 @@
-# What several tests share: the reference, random calls, comparing. Link trope_test_support.
+# Code that several tests share: the reference, random calls, comparisons. Link trope_test_support to use it.
 include_guard(GLOBAL)
 add_library(trope_test_support STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/compare.c

@@ -1,5 +1,5 @@
-/* The tensors of a call as they lie in memory, whatever their layout says: sizes, strides, and the offset of each element,
- * numbered in the order [batch, tokens, groups, heads_per_group, head_dim]. */
+/* The tensors of a call in memory, whatever their layout is: sizes, strides, and the offset of each element. Elements
+ * are numbered in the order [batch, tokens, groups, heads_per_group, head_dim]. */
 #ifndef TESTS_SUPPORT_TENSOR_H
 #define TESTS_SUPPORT_TENSOR_H
 
@@ -10,19 +10,19 @@
 
 typedef enum tensor_role { TENSOR_SRC, TENSOR_DST, TENSOR_FORWARD_SRC } tensor_role;
 
-/* Of heads that are one in memory the size is 1; where the size is 1 the stride is 0. */
+/* Dimensions of shared heads have size 1. Dimensions of size 1 have stride 0. */
 typedef struct tensor {
     const void *base;
     int64_t size[TROPE_MAX_DIMS], stride[TROPE_MAX_DIMS];
 } tensor;
 
-/* Whether the heads of this tensor, if the operand has shared ones, are one: x of the forward call, and dx. */
+/* Whether this tensor stores shared heads as one head, if the operand has any. x and dx do. */
 static inline int tensor_is_shared(tensor_role role, int backward)
 {
     return backward ? role != TENSOR_SRC : role == TENSOR_SRC;
 }
 
-/* Strides of a contiguous tensor of these sizes, groups outside heads. */
+/* The strides of a contiguous tensor of these sizes, with groups outside heads. */
 static inline void tensor_fill_strides(int32_t layout, const int64_t size[TROPE_MAX_DIMS], int64_t stride[TROPE_MAX_DIMS])
 {
     static const int orders[][TROPE_MAX_DIMS] = {[TROPE_SBHD] = {1, 0, 2, 3, 4},
@@ -53,7 +53,7 @@ static inline tensor tensor_of(const trope_args *args, int operand, tensor_role 
         memcpy(t.stride, strides[role], sizeof t.stride);
     else if (layout[role])
         tensor_fill_strides(layout[role], t.size, t.stride);
-    for (int d = 0; d < TROPE_MAX_DIMS; d++) /* whatever was said of it */
+    for (int d = 0; d < TROPE_MAX_DIMS; d++) /* whatever stride was specified */
         t.stride[d] = t.size[d] == 1 ? 0 : t.stride[d];
     return t;
 }
@@ -74,7 +74,7 @@ static inline int64_t tensor_offset(const tensor *t, int64_t number)
     return offset;
 }
 
-/* Says the same tensors by their strides, for tests that move along them. */
+/* Specifies the same tensors by their strides, for tests that move along them. */
 static inline void tensor_say_strides(const trope_args *args, trope_operand *operands, int backward)
 {
     for (int i = 0; i < args->operand_count; i++) {
@@ -89,15 +89,15 @@ static inline void tensor_say_strides(const trope_args *args, trope_operand *ope
     }
 }
 
-/* ---- The tables of angles, the ids ---- */
+/* ---- Tables of angles, and ids ---- */
 
-/* Index i of an array of int32 or int64. */
+/* Element i of an array of int32 or int64. */
 static inline int64_t tensor_index(const void *array, int32_t dtype, int64_t i)
 {
     return dtype == TROPE_I64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
 }
 
-/* What one step along {axis, batch, row, column} of a table is, whatever its layout says. */
+/* The strides {axis, batch, row, column} of a table, whatever its layout is. */
 static inline void tensor_table_strides(const trope_args *args, int32_t layout, const int64_t given[4], int64_t columns,
                                         int64_t stride[4])
 {
@@ -111,7 +111,7 @@ static inline void tensor_table_strides(const trope_args *args, int32_t layout, 
         stride[0] = plane * args->batch;
 }
 
-/* The same of {axis, batch, token} of position_ids: that of the axis is 0 where one is for all. */
+/* The strides {axis, batch, token} of position_ids. The axis stride is 0 if one axis is for all pairs. */
 static inline void tensor_ids_strides(const trope_args *args, int64_t stride[3])
 {
     memset(stride, 0, 3 * sizeof *stride);

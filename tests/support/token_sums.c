@@ -13,7 +13,7 @@ int64_t token_sums_heads(const call *k, int operand)
     return n->token_sums_use == TROPE_SUMS_READ ? n->heads_of_all_ranks : reference_heads(&k->args, operand);
 }
 
-/* Copies the part's rows of an operand from the whole, or back. */
+/* Copies the sums of the part's tokens, for one operand, from the whole call or back to it. */
 static void copy_rows(const call *whole, const call *part, int i, int64_t row, int is_back)
 {
     const size_t size = whole->args.dtype == TROPE_F64 ? 8 : 4;

@@ -1,5 +1,5 @@
-/* token_sums of a call that has some of another call's rows (tokens that follow each other, batch entry by batch entry). The
- * array has heads outside rows, so the part gets a copy:
+/* token_sums for a call on some tokens of another call. The tokens follow each other, batch entry by batch entry, and
+ * `row` is the index of the first one. The array has heads outside tokens, so the part gets a copy:
  *
  *     call part = ...;                                 with the batch and tokens of the part
  *     token_sums_take(&whole, &part, row);
@@ -13,7 +13,7 @@
 void token_sums_take(const call *whole, call *part, int64_t row);
 void token_sums_return(const call *whole, call *part, int64_t row);
 
-/* Heads whose sums an operand's norm writes or reads, 0 without. */
+/* The number of heads whose sums the norm of an operand writes or reads; 0 without token_sums. */
 int64_t token_sums_heads(const call *k, int operand);
 
 #endif
