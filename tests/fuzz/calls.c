@@ -1,6 +1,7 @@
-/* Calls with structs of which anything may be anything: refused before any memory of the call is touched, or all of it stays
- * inside what the structs name. A valid call of support/config.h is what they begin as, so that what follows validation is
- * reached; then fields, pointers, index arrays and frequencies are changed as the input says. */
+/* Calls with structs whose fields may have any value. If validation refuses a call, it has not accessed the call's
+ * memory. A call that passes stays inside the memory that its structs name. Each input begins with a valid call of
+ * support/config.h, so that the code after validation is reached, and then changes fields, pointers, index arrays and
+ * frequencies. */
 #include <stddef.h>
 
 #include "fuzz/input.h"
@@ -9,9 +10,9 @@
 #include "support/reference.h"
 #include "support/tensor.h"
 
-#define MOST_WORK    1e5 /* elements that a call may have to do with: others are only validated */
+#define MOST_WORK    1e5 /* elements of a call; a larger call is only validated */
 #define MOST_CHANGES 24
-#define MOST_BYTES   ((uint64_t)1 << 20) /* of a struct: the library refuses more without a look at it */
+#define MOST_BYTES   ((uint64_t)1 << 20) /* of a struct; the library refuses a larger struct without reading it */
 
 /* ---- Changes ---- */
 
@@ -23,14 +24,14 @@ static const size_t args_pointers[] = {offsetof(trope_args, stream),       offse
                                        offsetof(trope_args, d_inv_freq),   offsetof(trope_args, workspace),
                                        offsetof(trope_args, operands),     offsetof(trope_args, inv_freq),
                                        offsetof(trope_args, phase_step),   offsetof(trope_args, pair_axis)};
-enum { ARGS_POINTERS = 16, DEVICE_POINTERS = 12, FIRST_HOST_POINTER = 13 }; /* the last four are of the host */
+enum { ARGS_POINTERS = 16, DEVICE_POINTERS = 12, FIRST_HOST_POINTER = 13 }; /* the last four point to host memory */
 static const size_t operand_pointers[] = {offsetof(trope_operand, src), offsetof(trope_operand, dst),
                                           offsetof(trope_operand, forward_src)};
 static const size_t norm_pointers[] = {offsetof(trope_norm, weight), offsetof(trope_norm, rstd),
                                        offsetof(trope_norm, d_weight), offsetof(trope_norm, token_sums)};
 enum { OPERAND_POINTERS = 3, NORM_POINTERS = 4 };
 
-/* Changes an int32 or an int64 (or a double) of a struct, its padding and reserved fields included, but no pointer. */
+/* Changes an int32, an int64 or a double of a struct. It may be padding or a reserved field, but no pointer. */
 static void change_word(input *in, void *object, size_t size, const size_t *pointers, int pointer_count)
 {
     const size_t width = take_below(in, 2) ? 8 : 4;
@@ -44,7 +45,7 @@ static void change_word(input *in, void *object, size_t size, const size_t *poin
     memcpy((char *)object + at, &now, width);
 }
 
-/* A pointer of the call that is not the host's. */
+/* A random pointer field of the call that is not a host pointer. */
 static void *device_pointer(input *in, call *k)
 {
     const int which = take_below(in, DEVICE_POINTERS + (OPERAND_POINTERS + NORM_POINTERS) * TROPE_MAX_OPERANDS);
@@ -64,7 +65,7 @@ static void change_device_pointer(input *in, const config *c, call *k)
     case 0:
         address = 0;
         break;
-    case 1: /* no element has this address */
+    case 1: /* a misaligned address */
         address += address ? 1 : 0;
         break;
     case 2:
@@ -79,7 +80,7 @@ static void change_device_pointer(input *in, const config *c, call *k)
     memcpy(field, &address, sizeof address);
 }
 
-/* These are read by validation, so they are there, or NULL, or no address of their elements. */
+/* Validation reads the host arrays, so their pointers are valid, NULL or misaligned. */
 static void change_host_pointer(input *in, call *k)
 {
     const int which = take_below(in, ARGS_POINTERS - FIRST_HOST_POINTER);
@@ -88,7 +89,7 @@ static void change_host_pointer(input *in, call *k)
     memcpy((char *)&k->args + args_pointers[FIRST_HOST_POINTER + which], &address[take_below(in, 3)], sizeof *address);
 }
 
-/* cu_seqlens, ids, start positions, numbers: what is in the memory of the call. */
+/* Changes the data in the call's memory: cu_seqlens, ids, start positions or numbers. */
 static void change_data(input *in, config *c)
 {
     const int i = take_below(in, c->buffer_count);
@@ -148,8 +149,8 @@ static void change(input *in, config *c, call *k)
 
 /* ---- The structs ---- */
 
-/* `count` structs of which each has `size` bytes, against a page: what this version does not know of them is 0, but for a
- * byte of the last one if `tail` says so. */
+/* Places `count` structs of `size` bytes each, the last one against the inaccessible page. The bytes that this version
+ * does not know are 0. If `tail` is not 0, one such byte of the last struct is 1. */
 static unsigned char *place_structs(int home, const void *from, size_t known, int count, size_t size, int tail)
 {
     unsigned char *to = guarded_bytes(home, (size_t)count * size, GUARDED_ABOVE);
@@ -161,13 +162,14 @@ static unsigned char *place_structs(int home, const void *from, size_t known, in
     return to;
 }
 
-/* Bytes of a struct that begins with its size. Of what must be refused by that there is no more than the size itself. */
+/* The number of bytes to place for a struct that begins with its size. If the library must refuse this size, only the
+ * size field is placed. */
 static size_t bytes_of(uint64_t struct_size)
 {
     return struct_size > sizeof struct_size && struct_size <= MOST_BYTES ? struct_size : sizeof struct_size;
 }
 
-/* The pointers to norms, of which those of size 0 are NULL. */
+/* Places the array of pointers to norms. Norms of size 0 become NULL. */
 static const void *place_norms(const call *k, int count, int tail)
 {
     const trope_norm *norms[TROPE_MAX_OPERANDS];
@@ -180,27 +182,27 @@ static const void *place_norms(const call *k, int count, int tail)
     return guarded_copy(GUARDED_NORMS, norms, (size_t)count * sizeof *norms, GUARDED_ABOVE);
 }
 
-/* The args, their operands and norms. */
+/* Places the args, the operands and the norms. */
 static const trope_args *place_call(const call *k, int tail)
 {
     trope_args args = k->args;
     const size_t known = sizeof k->operands[0];
     const int count = args.operand_count >= 1 && args.operand_count <= TROPE_MAX_OPERANDS ? args.operand_count : 0;
-    if (args.operand_size > GUARDED_CAPACITY / TROPE_MAX_OPERANDS && args.operand_size <= MOST_BYTES) /* it would be read */
+    if (args.operand_size > GUARDED_CAPACITY / TROPE_MAX_OPERANDS && args.operand_size <= MOST_BYTES) /* too big to place */
         args.operand_size = known;
     const int are_read = args.operand_size >= known && args.operand_size <= MOST_BYTES ? count : 0;
     const void *operands =
         place_structs(GUARDED_OPERANDS, k->operands, known, are_read, are_read ? args.operand_size : 0, tail / 2);
     if (args.operands)
         args.operands = operands;
-    args.norms = place_norms(k, count, tail % 8 == 4 ? tail : 0); /* an address that is no memory cannot be refused */
+    args.norms = place_norms(k, count, tail % 8 == 4 ? tail : 0); /* stays valid, because validation reads it */
     return (const void *)place_structs(GUARDED_ARGS, &args, sizeof args, 1, bytes_of(args.struct_size),
                                        tail % 2 ? tail : 0);
 }
 
 /* ---- Running ---- */
 
-/* Elements that a valid call has to do with, for which sizes may be too large to be multiplied. */
+/* The number of elements of a valid call. It is a double, because the product of the sizes may overflow. */
 static double work_of(const trope_args *a, const trope_operand *operands)
 {
     const double tokens = (double)a->batch * (double)a->tokens;
@@ -218,7 +220,7 @@ static void check_refused(trope_status status)
     HOLDS(trope_last_error()[0] && strlen(trope_last_error()) < 1024);
 }
 
-/* The same call to trope_positions, whose results are against a page as well. */
+/* Makes the same call to trope_positions, whose results also end at an inaccessible page. */
 static void find_positions(const call *k, const trope_args *args)
 {
     const int64_t axes = k->args.position_axes > 0 ? k->args.position_axes : 1, count = k->args.batch * k->args.tokens;
@@ -231,7 +233,8 @@ static void find_positions(const call *k, const trope_args *args)
         check_refused(status);
 }
 
-/* Whether the call is valid but for its data. What is not is refused by the call as well. */
+/* Whether the call is valid, apart from its data. An invalid call must get the same status from trope_forward or
+ * trope_backward. */
 static int is_valid(const trope_args *args, int backward)
 {
     char name[64];
@@ -252,8 +255,8 @@ static void run_in_memory(const trope_args *args, int backward)
     HOLDS(guarded_is_remembered(status != TROPE_OK));
 }
 
-/* Validation, which sees addresses of nothing; then what it lets through, in memory (whose addresses may be refused once more:
- * it begins or ends with the page, wherever the elements of another type are then). */
+/* Validates the call with invalid addresses. If it passes, runs it in memory. Validation may then refuse it once more:
+ * memory begins or ends at the inaccessible page, so an element whose type has changed may be misaligned. */
 static void run(const config *c, const call *k, int backward, int tail, guarded_side side)
 {
     call nowhere = *k, here = *k;

@@ -1,4 +1,4 @@
-/* What a fuzz target makes of the fuzzer's bytes: numbers, one after the other, and zeros when they are used up. */
+/* Makes numbers from the fuzzer's bytes, one after the other. When the bytes are used up, it makes them from zeros. */
 #ifndef TESTS_FUZZ_INPUT_H
 #define TESTS_FUZZ_INPUT_H
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of libFuzzer: one input. */
+/* The function that libFuzzer calls with each input. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct input {
@@ -34,7 +34,7 @@ static inline int take_below(input *in, int count)
     return (count > 256 ? value : value & 0xff) % count;
 }
 
-/* A number that is likely to matter: small, at an edge of its type, beside the one that was there, or any. */
+/* A number that is likely to matter: small, at an edge of a type, near `was`, or any. */
 static inline int64_t take_number(input *in, int64_t was)
 {
     static const int64_t edges[] = {0,         -1,        1,          INT8_MAX,  INT16_MAX,    INT32_MAX,       INT32_MIN,
@@ -57,7 +57,7 @@ static inline int64_t take_number(input *in, int64_t was)
     }
 }
 
-/* What must hold; when it does not, the fuzzer has found something. */
+/* A condition that must hold. If it does not, the program aborts, and the fuzzer reports the input. */
 #define HOLDS(condition)                                                                                                   \
     do {                                                                                                                   \
         if (!(condition)) {                                                                                                \

@@ -1,5 +1,5 @@
-/* trope_frequencies and the helpers with arguments of which anything may be anything: refused, with nothing written, or
- * right, with finite frequencies; and not a byte beyond what they are given. */
+/* Calls trope_frequencies and the helpers with arbitrary arguments. Each function must refuse its arguments and write
+ * nothing, or return correct results with finite frequencies. It must not access a byte beyond its arguments. */
 #include <math.h>
 
 #include "fuzz/input.h"
@@ -16,7 +16,7 @@ static void check_status(trope_status status)
     HOLDS(status == TROPE_OK || trope_last_error()[0]);
 }
 
-/* Room for `size` bytes of a result, 0xFF. */
+/* Memory for a result of `size` bytes, filled with 0xFF. */
 static void *make_result(int home, size_t size)
 {
     return memset(guarded_bytes(home, size, side), 0xff, size);
@@ -30,7 +30,7 @@ static int is_untouched(const void *result, size_t size)
     return 1;
 }
 
-/* A number that a configuration might hold, or any. */
+/* A number that a model's configuration might contain, or any number. */
 static double take_real(input *in)
 {
     static const double known[] = {0,   1,     2,      8,      32,       64,        0.25,   1e4,    5e5,
@@ -45,7 +45,7 @@ static double take_real(input *in)
     return value;
 }
 
-/* As many numbers as are read, or NULL. */
+/* As many numbers as the function reads, or NULL. */
 static const double *take_reals(input *in, int home, int count)
 {
     double *to = (void *)guarded_bytes(home, (size_t)count * sizeof *to, side);
@@ -117,7 +117,7 @@ static void pair_axis(input *in)
     int32_t *sections = (void *)guarded_bytes(HOME_FIRST, TROPE_MAX_AXES * sizeof *sections, side);
     for (int i = 0; i < TROPE_MAX_AXES; i++)
         sections[i] = (int32_t)take_number(in, pairs / 2);
-    if (take_below(in, 2)) /* so that they add up */
+    if (take_below(in, 2)) /* makes their sum right */
         sections[0] = (int32_t)((uint32_t)pairs - (uint32_t)sections[1] - (uint32_t)sections[2] - (uint32_t)sections[3]);
     uint8_t *axis = make_result(HOME_OUT, (size_t)written);
     const trope_status status = trope_fill_pair_axis(axis, pairs, order, sections);
@@ -155,7 +155,7 @@ static void operands(input *in)
     HOLDS(status == TROPE_OK || is_untouched(stride, TROPE_MAX_DIMS * sizeof *stride));
 }
 
-/* Names, which end with a zero byte and the page. */
+/* Names. If `side` is GUARDED_ABOVE, the inaccessible page follows their terminating zero byte. */
 static void names(input *in)
 {
     char struct_name[24], field[24];
