@@ -1,10 +1,10 @@
-"""Changes one line of the library at a time, and runs tests until one fails: which mistakes would no test see?
+"""Changes one line of the library at a time and runs tests until one fails, to find mistakes that no test detects.
 
     mutate.py --build BUILD --work DIR [--count 150] [--seed 1] [--jobs 1] [--list FILE] > RESULTS
 
-BUILD is a build with the shared library and the tests, which run with each mutated library; DIR keeps those. A line of
-RESULTS has "file:line", the old line, the new line and the outcome, separated by tabs. A change that does not compile, or
-that makes the same library, is replaced by another one. With --list the changes are those of earlier RESULTS.
+BUILD is a build with the shared library and the tests, which run with each mutated library. DIR keeps these libraries.
+Each line of RESULTS has "file:line", the old line, the new line and the outcome, separated by tabs. A change that does not
+compile, or that produces the same library, is replaced by another change. --list repeats the changes of earlier RESULTS.
 TROPE_TEST_SHARE=8 in the environment runs an eighth of the random calls (tests/support/seeds.h).
 """
 
@@ -22,11 +22,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Validation, positions, offsets and the rotation.
+# The files to change: validation, positions, offsets and the rotation.
 FILES = """api/validate.c api/validate_memory.c api/layout.c api/positions.c core/overlap.c core/pairs.h core/rotate.h
     varlen/check.c varlen/context_parallel.h varlen/position.h varlen/row.h varlen/sequence_template.h varlen/sequences.h
     fwd/cpu/rows_template.h fwd/cpu/pairs_template.h fwd/cpu/vector_rotate.h""".split()
-# A pattern, and what may stand in its place: comparisons, arithmetic, logic, conditions, constants, names, statements.
+# Pairs of a pattern and a replacement: comparisons, arithmetic, logic, conditions, constants, names, statements.
 SWAPS = [
     (" < ", " <= "),
     (" < ", " > "),
@@ -44,14 +44,14 @@ for names in "batch tokens,DIM_GROUP DIM_HEAD,DIM_TOKEN DIM_BATCH,c1 c2,s1 s2,fi
     one, other = names.split()
     SWAPS += [(r"(?<![a-z])%s\b" % one, other), (r"(?<![a-z])%s\b" % other, one)]
 SWAPS += [(r"^(\s+)(?!\s|(?:return|const|static|typedef)\b|(?:u?int\w*|trope_\w+) \*?[a-z])[^;{}]*;$", r"\1;")]
-# The tests that run the library, those first that are quick and find much.
+# The tests that run with each mutated library. Tests that are quick and find much come first.
 TESTS = ["^(api|recipes|frameworks|varlen)_", "^parity_", "^(gradcheck_|threads_first_bad|numerics_call|numerics_rules)"]
 NO_TESTS = "^api_(abi|hardened|header|symbols)"
-SECONDS = "240"  # for a test, of which a mutant may make an endless loop
+SECONDS = "240"  # the time limit of a test, because a mutant may loop forever
 
 
 def changes_of(name):
-    """For each line of a file that can be changed: [(path, number, old line, new line)]."""
+    """For each line of a file that can be changed, yields a list of changes: [(path, line number, old line, new line)]."""
     text = (ROOT / "src" / name).read_text()
     # Comments and strings become spaces, so that no pattern is found in them.
     code = re.sub(r'/\*.*?\*/|"(?:\\.|[^"\\])*"', lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
@@ -63,7 +63,7 @@ def changes_of(name):
 
 
 def choose(seed):
-    """A change of each line, at random, in random order: lines with many possible changes are as likely as others."""
+    """One random change for each line, in random order. A line with many possible changes is as likely as any other."""
     chooser = random.Random(seed)
     order = [chooser.choice(changes) for name in FILES for changes in changes_of(name) if changes]
     chooser.shuffle(order)
@@ -71,7 +71,7 @@ def choose(seed):
 
 
 def read_list(results):
-    """The changes of earlier results. A line that has moved since is found by its text, the nearest one."""
+    """The changes of earlier results. If a line has moved, the nearest line with the same text is used."""
     for line in Path(results).read_text().splitlines():
         place, old, new, _ = line.split("\t")
         path, number = place.split(":")
@@ -83,8 +83,8 @@ def read_list(results):
 
 
 def make_library(work, folder, change):
-    """The path of the library with a change (None: as it is), or None if it does not compile. It is built in a folder, and
-    kept under the hash of what it was built from."""
+    """The path of the library with a change (None: unchanged), or None if it does not compile. It is built in a folder and
+    kept under a hash of its sources."""
     sources = {
         p: p.read_text() for part in ["cmake", "include", "src"] for p in sorted((ROOT / part).rglob("*")) if p.is_file()
     }
