@@ -1,5 +1,6 @@
-/* How the sequence is split over context parallel ranks changes no bits: what the ranks compute, put back in the order of
- * the whole sequence, is what one rank computes of it. All layouts, dense and packed, with and without padding.
+/* Splitting the sequence over context parallel ranks does not change the bits of the results. The results of the ranks, in
+ * the order of the whole sequence, equal the results of one rank that has the whole sequence. The test covers all context
+ * parallel layouts, dense batches and packed sequences, with and without padding.
  *
  *     parity_context_parallel [--seed S] [--count N] */
 #include <stdlib.h>
@@ -12,28 +13,28 @@
 #include "support/tensor.h"
 #include "support/token_sums.h"
 
-/* An array of a norm, [outer, batch, tokens] of some bytes: rstd, or the sums of heads. */
+/* An array of a norm, [outer, batch, tokens] with `bytes` bytes for each token: rstd, or the sums of heads. */
 typedef enum norm_array { ARRAY_RSTD, ARRAY_SUMS, ARRAYS } norm_array;
 typedef struct token_array {
-    char *numbers; /* NULL: there is none */
+    char *numbers; /* NULL: the norm has no such array */
     int64_t outer;
     size_t bytes;
     int is_written;
 } token_array;
 
-/* A config tells the shapes of one rank. The whole sequence is cp_size times that, in contiguous tensors of our own. */
+/* A config has the shapes of one rank. The whole sequence has cp_size times as many tokens, in contiguous tensors. */
 typedef struct whole {
     config *c;
-    call k; /* without context parallel */
+    call k; /* without context parallelism */
     int backward;
-    char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS], *before[TROPE_MAX_OPERANDS]; /* what dst was */
+    char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS], *before[TROPE_MAX_OPERANDS]; /* old_dst */
     char *x[TROPE_MAX_OPERANDS];                                                          /* forward_src, or NULL */
     token_array arrays[TROPE_MAX_OPERANDS][ARRAYS];
     float *freqs;
     random_state random;
 } whole;
 
-#define TABLE_ROWS 2000 /* more than any position here */
+#define TABLE_ROWS 2000 /* above any position of the test */
 
 static void make_angles(whole *w)
 {
@@ -55,7 +56,7 @@ static size_t bytes_of(const trope_args *args, int operand, tensor_role role, in
     return (size_t)tensor_count(&t) * number_size(args->dtype);
 }
 
-/* Tensors as [batch, tokens, heads, head_dim]. Without a dst there is none. */
+/* Sets the tensors of an operand, all [batch, tokens, heads, head_dim]. An operand without a dst gets none. */
 static void point_to(trope_operand *o, char *src, char *dst, char *x)
 {
     o->src = src;
@@ -83,7 +84,7 @@ static void **array_of(call *k, int operand, norm_array which)
     return which == ARRAY_RSTD ? &k->norm[operand].rstd : &k->norm[operand].token_sums;
 }
 
-/* The arrays of an operand's norm, of all tokens. Numbers that are read are like those of a config. */
+/* Makes the arrays of the norm of an operand, for all tokens. Their values are in the range that a config uses. */
 static void make_arrays(whole *w, int i)
 {
     const trope_args *a = call_args(&w->k);
@@ -137,7 +138,7 @@ static void free_whole(whole *w)
     free(w->freqs);
 }
 
-/* The call of one rank. */
+/* Returns the call of one rank, still with the memory of the whole. */
 static call rank_call(const whole *w, int32_t rank)
 {
     call k = w->k;
@@ -148,8 +149,8 @@ static call rank_call(const whole *w, int32_t rank)
     return k;
 }
 
-/* Where a token of a rank is stored in the whole, -1 for one before the first or after the last sequence, which belong to
- * no place there (but with FLAT, where every token does). */
+/* Returns the index in the whole sequence of a token of a rank. Tokens before the first sequence and after the last one
+ * have no place there, and the result is -1. With FLAT every token has a place. */
 static int64_t token_in_whole(const trope_args *rank, int64_t token)
 {
     trope_args plain = {.batch = 1, .tokens = rank->tokens, .cp_size = rank->cp_size, .cp_rank = rank->cp_rank};
@@ -168,7 +169,7 @@ static int64_t token_in_whole(const trope_args *rank, int64_t token)
     return place.position[0] + tensor_index(plain.cu_seqlens, plain.cu_seqlens_dtype, s);
 }
 
-/* Copies the tokens of a rank out of the whole, of `bytes` each. */
+/* Copies the tokens of a rank out of the whole. A token has `bytes` bytes. */
 static char *gather(const whole *w, const trope_args *rank, const char *from, size_t bytes)
 {
     char *share = malloc((size_t)(rank->batch * rank->tokens) * bytes);
@@ -180,7 +181,7 @@ static char *gather(const whole *w, const trope_args *rank, const char *from, si
     return share;
 }
 
-/* Counts the tokens of a rank that are not those of the whole. */
+/* Counts the tokens of a rank that differ from the whole. */
 static long compare(const whole *w, const trope_args *rank, const char *share, const char *with, size_t bytes)
 {
     long different = 0;
@@ -193,7 +194,7 @@ static long compare(const whole *w, const trope_args *rank, const char *share, c
     return different;
 }
 
-/* Gives a rank its tokens of an array; of one that is written, bytes that no result has. */
+/* Gives a rank its tokens of an array. An array that the call writes is filled with bytes that no result has. */
 static void share_array(const whole *w, call *k, int i, norm_array which)
 {
     const token_array *array = &w->arrays[i][which];
@@ -212,7 +213,7 @@ static void share_array(const whole *w, call *k, int i, norm_array which)
     *array_of(k, i, which) = numbers;
 }
 
-/* Counts the tokens of what the rank has written, and frees it. */
+/* Counts the tokens that the rank has written and that differ from the whole. Frees the array of the rank. */
 static long return_array(const whole *w, call *k, int i, norm_array which)
 {
     const token_array *array = &w->arrays[i][which];
@@ -229,7 +230,7 @@ static long return_array(const whole *w, call *k, int i, norm_array which)
     return different;
 }
 
-/* Runs one rank on its share and compares it with the whole. */
+/* Runs one rank on its tokens and compares its results with the whole. */
 static int is_part_of_whole(const whole *w, int32_t rank)
 {
     call k = rank_call(w, rank);

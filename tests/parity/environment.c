@@ -1,6 +1,6 @@
-/* The bits of a result do not depend on the caller's floating-point environment: subnormals are neither flushed nor taken as
- * zero, rounding is to nearest and nothing traps, whatever a framework has set; and the library
- * leaves all of the caller's setting as it was, its exception flags included.
+/* The bits of a result do not depend on the floating-point environment of the caller. Whatever a framework has set, the
+ * library neither flushes subnormals nor reads them as zero, rounds to nearest, and does not trap. It also restores the
+ * whole environment of the caller, including the exception flags.
  *
  *     parity_environment [--seed S] [--count N] */
 #include <stdlib.h>
@@ -31,6 +31,6 @@ int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 300);
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
-        run_directions(seed, NULL, 0, 1, check); /* subnormals among the elements */
+        run_directions(seed, NULL, 0, 1, check); /* elements include subnormals */
     return check_result();
 }

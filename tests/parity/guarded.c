@@ -1,5 +1,6 @@
-/* A call reads and writes what it names and not a byte beyond: all its memory, tables, indices, host arrays, workspace and
- * the structs themselves, is against a page without access, once below it and once above, and the bits are the same.
+/* A call reads and writes no byte outside the memory that its arguments describe. All of this memory (tensors, tables,
+ * indices, host arrays, workspace and the structs themselves) lies next to a page without access, once above that page and
+ * once below it. The results must have the same bits as without the page.
  *
  *     parity_guarded [--seed S] [--count N] */
 #include <stdlib.h>

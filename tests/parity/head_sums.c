@@ -1,7 +1,8 @@
-/* The gradient of shared heads, bit for bit: dy is summed over them by the tree of trope.h, t[i] = t[2i] + t[2i+1], padded with +0 to
- * a power of two; the sum is rotated as an unshared head is, by a call of the library itself, in fp32 where it is not rounded
- * before; and the result is rounded once, and added to dst where that is asked for. 1 to 128 heads a group, every dtype, rounding,
- * padding and layout; zeros of either sign, subnormals and infinities among the elements of half of the calls.
+/* Checks the gradient of shared heads bit for bit. The expected result is computed in three steps. The test sums dy over
+ * the heads by the tree of trope.h, t[i] = t[2i] + t[2i+1], padded with +0 to a power of two. A call of the library without
+ * shared heads rotates the sum, in fp32 unless the sum is rounded first. The test rounds the result once, and adds it to
+ * dst if the operand accumulates. The calls have 1 to 128 heads in a group, and every dtype, rounding, padding and layout.
+ * Half of them have zeros of either sign, subnormals and infinities among the elements.
  *
  *     parity_head_sums [--seed S] [--count N] */
 #include <math.h>
@@ -14,19 +15,19 @@
 #include "support/seeds.h"
 #include "support/tensor.h"
 
-/* The call that rotates the sums: its tensors are contiguous, and have the heads of dst. */
+/* The call that rotates the sums. Its tensors are contiguous and have as many heads as dst. */
 typedef struct sums {
     call k;
     char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS];
 } sums;
 
-/* A sum is a number of the arithmetic, but natively one of the operands. */
+/* Sums have the type of the arithmetic. With ROUND_NATIVE they have the dtype of the operands. */
 static int32_t dtype_of_sums(const trope_args *args)
 {
     return args->rounding == TROPE_ROUND_NATIVE || args->dtype == TROPE_F64 ? args->dtype : TROPE_F32;
 }
 
-/* The tree over `count` numbers, which it overwrites. */
+/* Sums `count` numbers by the tree, and overwrites them. */
 static double sum_tree(double *t, int64_t count, int is_double)
 {
     int64_t size = 1;
@@ -40,7 +41,7 @@ static double sum_tree(double *t, int64_t count, int is_double)
     return t[0];
 }
 
-/* dy of an operand, summed over the heads of each head of dst. */
+/* Returns dy of an operand, summed over the heads that share one head of dst. */
 static char *sum_heads(const trope_args *args, int i, int32_t dtype)
 {
     const tensor src = tensor_of(args, i, TENSOR_SRC, 1), dst = tensor_of(args, i, TENSOR_DST, 1);
@@ -89,7 +90,7 @@ static void free_sums(sums *t)
     }
 }
 
-/* What an element of dst becomes, from what it was and the rotated sum. */
+/* Stores the expected element of dst. On entry, `element` holds old_dst. */
 static void finish(const trope_args *args, const trope_operand *o, double sum, void *element)
 {
     if (args->rounding == TROPE_ROUND_NATIVE)
@@ -101,7 +102,7 @@ static void finish(const trope_args *args, const trope_operand *o, double sum, v
     number_store(args->dtype, element, sum);
 }
 
-/* Elements of an operand whose bits are not those of the rotated sum. */
+/* Counts the elements of an operand that differ from the expected bits. */
 static long count_wrong(const call *k, const sums *t, const config *c, int i)
 {
     const trope_args *args = &k->args;
@@ -124,7 +125,7 @@ static long count_wrong(const call *k, const sums *t, const config *c, int i)
     return wrong;
 }
 
-static long checked[3]; /* operands whose heads are not, by group, all shared */
+static long checked[3]; /* operands by shared_heads: NONE, GROUP, ALL */
 
 static void check_seed(uint64_t seed)
 {

@@ -1,6 +1,6 @@
-/* Every instruction set and any number of threads give the same bytes, forward and backward, the gradient of the angles,
- * the status word and the guard zones included. Small calls in number, then larger ones that are worth several threads,
- * then a few that are written past the caches. Infinities, NaNs and subnormals are among the elements of half of them.
+/* Every instruction set and any number of threads give the same bytes, forward and backward, including the gradient of the
+ * angles, the status word and the guard zones. Most calls are small. Some are large enough for several threads, and a few
+ * for stores that bypass the caches. Half of them have infinities, NaNs and subnormals among the elements.
  *
  *     parity_isa_threads [--seed S] [--count N] */
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const char *const isa_names[] = {"portable", "avx2", "avx512"};
 static const int32_t thread_counts[] = {1, 2, 3, 7};
 static long runs[3];
 
-/* One direction with each instruction set and the first `counts` numbers of threads, against the first of them. */
+/* Runs one direction with each instruction set and the first `counts` thread counts. Compares all runs with the first. */
 static int same_everywhere(config *c, int backward, int counts)
 {
     unsigned char *first = NULL;
@@ -51,7 +51,7 @@ static int64_t bytes_read(const config *c)
     return bytes;
 }
 
-/* A config that reads, and if heads are not shared writes, at least about this many bytes. */
+/* Makes a config that reads at least about this many bytes. It writes as many, unless heads are shared. */
 static config *make(uint64_t seed, int64_t bytes)
 {
     const uint8_t fixed[][2] = {{OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_PLACE, PLACE_OUT}};

@@ -1,4 +1,5 @@
-/* Where elements are in memory changes no bits: layouts, strides, alignment, in place or out; of tables and ids too.
+/* The place of elements in memory does not change the bits of the results: layout, strides and alignment of tensors, tables
+ * and ids, and in place or out of place.
  *
  *     parity_memory [--seed S] [--count N] */
 #include <stdlib.h>
@@ -10,13 +11,13 @@
 #include "support/seeds.h"
 #include "support/tensor.h"
 
-/* A call and the memory that it has for itself. */
+/* A call, and the memory of its own tensors. */
 typedef struct own_call {
     call k;
     char *memory[2 * TROPE_MAX_OPERANDS];
 } own_call;
 
-/* Whether an operand may be in place: not with heads that are one in memory, accumulation, or no dst. */
+/* Whether an operand may be in place: not with shared heads, with accumulation, or without a dst. */
 static int may_be_in_place(const trope_operand *o)
 {
     return o->dst && !o->shared_heads && !o->accumulate;
@@ -30,7 +31,7 @@ static void copy_elements(const trope_args *args, const tensor *from, const tens
                (const char *)from->base + tensor_offset(from, i) * size, (size_t)size);
 }
 
-/* The same operand in a contiguous layout at a random alignment, src and dst each in its own or in the same place. */
+/* Changes an operand to a contiguous layout with random alignment, in place or with separate src and dst. */
 static void make_contiguous(own_call *own, int i, int backward, random_state *random, int in_place)
 {
     const int64_t element = (int64_t)number_size(own->k.args.dtype);
@@ -68,7 +69,7 @@ static void check_contiguous(config *c, int backward)
             make_contiguous(&own, i, backward, &random, in_place && may_be_in_place(&k.operands[i]));
         run_call(call_args(&k), backward);
         unsigned char *here = snapshot(c);
-        run_call(call_args(&own.k), backward); /* writes the same status, rstd, sums and d_weight */
+        run_call(call_args(&own.k), backward); /* writes status, rstd, sums and d_weight to the same memory */
         check_parity(c, same_elements(&k.args, &own.k.args, backward) && is_snapshot(c, here),
                      in_place ? "parity_memory, contiguous in place" : "parity_memory, contiguous");
         free(here);
@@ -79,7 +80,7 @@ static void check_contiguous(config *c, int backward)
 
 /* ---- The table and the ids ---- */
 
-/* The table as [axes, batch, rows, columns], to be freed. */
+/* Returns the table as [axes, batch, rows, columns]. The caller frees it. */
 static char *expand_table(const trope_args *args, const void *table)
 {
     const int64_t columns = reference_columns(args);
@@ -98,7 +99,7 @@ static char *expand_table(const trope_args *args, const void *table)
     return expanded;
 }
 
-/* The ids as [axes, batch, tokens], to be freed. */
+/* Returns the ids as [axes, batch, tokens]. The caller frees them. */
 static char *expand_ids(const trope_args *args)
 {
     const int64_t axes = args->position_axes ? args->position_axes : 1, count = axes * args->batch * args->tokens;
@@ -116,7 +117,7 @@ static char *expand_ids(const trope_args *args)
     return expanded;
 }
 
-/* The table and the ids contiguous, with an entry for every axis and batch entry. */
+/* Replaces the table and the ids by contiguous copies that have entries for every axis and batch entry. */
 static void check_expanded(config *c, int backward)
 {
     call k = config_call(c, backward), other = k;
@@ -142,9 +143,9 @@ static void check_expanded(config *c, int backward)
     free(ids);
 }
 
-/* ---- The same call elsewhere ---- */
+/* ---- The same call in other memory ---- */
 
-/* All buffers at other addresses. */
+/* Runs the call with all buffers at other addresses. */
 static void check_moved(config *c, int backward)
 {
     unsigned char *memory[CONFIG_MAX_BUFFERS], *bases[CONFIG_MAX_BUFFERS];
@@ -153,7 +154,7 @@ static void check_moved(config *c, int backward)
     call k = config_call(c, backward), moved = k;
     for (int i = 0; i < c->buffer_count; i++) {
         memory[i] = malloc(c->buffers[i].size + 64);
-        bases[i] = memory[i] + 16 * random_between(&random, 0, 3); /* the workspace is aligned to 16 */
+        bases[i] = memory[i] + 16 * random_between(&random, 0, 3); /* the workspace must be aligned to 16 bytes */
         memcpy(bases[i], c->buffers[i].bytes, c->buffers[i].size);
     }
     config_rebase(c, &moved, bases);
@@ -168,7 +169,7 @@ static void check_moved(config *c, int backward)
     free(here);
 }
 
-/* In place in the very layout of the source. */
+/* Runs the call in place, with the layout of the source. */
 static void check_in_place(config *c, int backward)
 {
     config_reset(c);

@@ -1,12 +1,13 @@
-/* A call allocates nothing. Every way to the heap in this program is counted; the workers are made by the first call, which
- * is not. Skipped under sanitizers, which have an allocator of their own, and without glibc. */
+/* A call allocates nothing. This program counts all calls of the functions that allocate and free. The first run of
+ * each call is not counted, because it can start worker threads. The test is skipped with sanitizers, which have their
+ * own allocator, and without glibc. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "parity/parity.h"
 #include "support/seeds.h"
 
-#if defined(__GLIBC__) && !defined(SANITIZED) /* by the build */
+#if defined(__GLIBC__) && !defined(SANITIZED) /* defined by the build */
 #define COUNTS_ALLOCATIONS
 #endif
 
@@ -92,10 +93,10 @@ int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 200);
     is_counting = 1;
-    void *volatile block = malloc(1); /* volatile, or a compiler leaves both out */
+    void *volatile block = malloc(1); /* volatile, or the compiler removes malloc and free */
     free(block);
     is_counting = 0;
-    CHECK(allocations == 2); /* the counters count */
+    CHECK(allocations == 2); /* the counters work */
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
         check_seed(seed);
     return check_result();

@@ -1,31 +1,31 @@
-/* What the parity tests share: running a call and comparing bits. */
+/* Helpers of the parity tests: running a call and comparing bits. */
 #ifndef TESTS_PARITY_PARITY_H
 #define TESTS_PARITY_PARITY_H
 
 #include "support/check.h"
 #include "support/config.h"
 
-/* Runs one direction and checks that it was accepted. */
+/* Runs a forward or backward call. Ends the program if the call fails. */
 void run_call(const trope_args *args, int backward);
 
-/* All bytes that a config's calls may have written, to be freed. */
+/* Returns a copy of all buffers of a config. The caller frees it. */
 unsigned char *snapshot(const config *c);
 
-/* Whether the bytes are those of a snapshot; prints where they first differ. */
+/* Whether the buffers, except scratch memory, equal a snapshot. If not, prints the first difference. */
 int is_snapshot(const config *c, const unsigned char *before);
 
-/* Whether the destinations of two calls in one direction hold the same bits, element by element, wherever those are. */
+/* Whether the destinations of two calls in one direction have the same bits, element by element, in any layout. */
 int same_elements(const trope_args *a, const trope_args *b, int backward);
 
-/* Runs a check on the config of a seed, forward and backward. Infinities, NaNs and subnormals are among the elements
- * of every second one, if `specials` says so. */
+/* Runs a check on the config of a seed, forward and backward. With `specials`, the configs of odd seeds have infinities,
+ * NaNs and subnormals among their elements. */
 typedef void (*parity_check)(config *c, int backward);
 void run_directions(uint64_t seed, const uint8_t (*fixed)[2], int count, int specials, parity_check check);
 
-/* Whether two calls of one direction write the same bytes. */
+/* Whether two calls in one direction write the same bytes. */
 int same_bytes(config *c, call *first, call *second, int backward);
 
-/* Counts a check; prints what reproduces a failure. */
+/* Counts a check. If it fails, prints the arguments that reproduce it. */
 static inline void check_parity(const config *c, int holds, const char *what)
 {
     char description[2048];

@@ -1,6 +1,6 @@
-/* Two ways to say the same angles give the same bits, gradients included: phase_step for the inv_freq that it was made of
- * (which lies where another call's was); a pair_axis that says of each pair what its part says; ids of one axis for all, or
- * the same ids once for each axis.
+/* Two ways to specify the same angles give the same bits, also for gradients: phase_step, or the inv_freq that it was
+ * computed from (at the address where an earlier call had other frequencies); no pair_axis, or one that gives each pair the
+ * axis of its part; ids with one axis, or the same ids repeated for each axis.
  *
  *     parity_said [--seed S] [--count N] */
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void check_phase_step(config *c, int backward)
     memcpy(inv_freq, c->inv_freq, (size_t)pairs * sizeof *inv_freq);
     other.args.phase_step = NULL;
     other.args.inv_freq = inv_freq;
-    inv_freq[pairs - 1] += 0.5; /* a call that had other frequencies in the same place must not be remembered */
+    inv_freq[pairs - 1] += 0.5; /* the library must not remember the frequencies of an earlier call at this address */
     run_call(call_args(&other), backward);
     inv_freq[pairs - 1] = c->inv_freq[pairs - 1];
     check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, phase_step");
@@ -44,7 +44,7 @@ static void check_ids(config *c, int backward)
     trope_args *a = call_args(&other);
     const size_t size = (a->position_dtype == TROPE_I64 ? 8 : 4);
     const int64_t count = a->batch * a->tokens;
-    const int axes = reference_axes(a); /* no more: gradients by axes have a plane for each */
+    const int axes = reference_axes(a); /* not more: a gradient with axes has a plane for each axis of the ids */
     if (axes == 1)
         return;
     char *ids = malloc((size_t)(axes * count) * size);

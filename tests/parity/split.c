@@ -1,5 +1,6 @@
-/* How the work is split changes no bits: operands one per call, each batch entry alone, each head alone (but for sums over
- * heads), also where the heads of a token are normalised together, the sequence in two.
+/* Splitting the work does not change the bits of the results. The test splits a call into calls on one operand, on one
+ * batch entry, on one head (also with a norm over all heads of a token, but not with sums over shared heads), and into two
+ * parts of the sequence.
  *
  *     parity_split [--seed S] [--count N] */
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static const void *advance_indices(const void *pointer, int64_t count, int32_t d
     return pointer ? (const char *)pointer + count * (dtype == TROPE_I64 ? 8 : 4) : NULL;
 }
 
-/* Moves the tensors of an operand whose layouts are STRIDED. */
+/* Advances the tensors of an operand along a dimension. Their layouts must be STRIDED. */
 static void advance_tensors(const trope_args *args, trope_operand *o, int dimension, int64_t steps)
 {
     o->forward_src = advance(o->forward_src, steps * o->forward_src_stride[dimension], args->dtype);
@@ -30,7 +31,7 @@ static void advance_tensors(const trope_args *args, trope_operand *o, int dimens
     o->dst = (void *)(uintptr_t)advance(o->dst, steps * o->dst_stride[dimension], args->dtype);
 }
 
-/* The same table and ids by their strides. */
+/* Describes the same table and ids by strides. */
 static void say_strides(trope_args *a)
 {
     const int64_t columns = reference_columns(a);
@@ -48,7 +49,7 @@ static void say_strides(trope_args *a)
     }
 }
 
-/* Runs the whole call, and leaves its bytes and a fresh copy of the config to the parts. */
+/* Runs the whole call and returns a snapshot of its results. Then resets the config for the calls on the parts. */
 static unsigned char *run_whole(config *c, call *k, int backward)
 {
     config_reset(c);
@@ -58,7 +59,7 @@ static unsigned char *run_whole(config *c, call *k, int backward)
     return whole;
 }
 
-/* How work is split, and how often parts were compared with the whole. A part that is the whole proves nothing and is not
+/* The ways to split a call, and the number of comparisons for each. A call that has only one part proves nothing and is not
  * counted. */
 typedef enum split_kind { BY_OPERANDS, BY_BATCH, BY_HEADS, BY_RANKS, BY_SEQUENCE, SPLITS } split_kind;
 static const char *const split_names[] = {"parity_split, operands", "parity_split, batch", "parity_split, heads",
@@ -82,21 +83,21 @@ static int widest_operand(const trope_args *args)
     return i;
 }
 
-/* The angles of an operand that is narrower than the widest are those of the first pairs. With a column for each element by
- * halves that cannot be said in a call in which it is the widest. */
+/* An operand that is narrower than the widest one uses the angles of the first pairs. In a table with TROPE_COLUMNS_HALF,
+ * the columns of a pair depend on the widest operand. A call on the narrower operand alone would read other columns. */
 static int can_be_alone(const trope_args *args, const trope_operand *o)
 {
     return args->angle_columns != TROPE_COLUMNS_HALF || o->rotary_dim / 2 == reference_pairs(args);
 }
 
-/* Whether a call may have this operand alone: it rotates, or nothing of the call does and it has a norm. */
+/* Whether a call with this operand alone is valid: it rotates, or no operand of the call rotates and it has a norm. */
 static int suffices(const call *together, int i)
 {
     return together->operands[i].rotary_dim != TROPE_COPY ||
            (!reference_pairs(&together->args) && together->norm[i].struct_size);
 }
 
-/* Operands that may not be alone go with the widest. */
+/* Operands that cannot be alone in a call are added to the call of the widest operand. */
 static call one_operand(const call *together, int operand, int widest)
 {
     call alone = *together;
@@ -168,9 +169,10 @@ static void check_batch(config *c, int backward)
     check_parts(c, whole, BY_BATCH, together.args.batch);
 }
 
-/* ---- Heads, as tensor parallel ranks have them ---- */
+/* ---- Heads, split as over tensor parallel ranks ---- */
 
-/* The sums of a head of the operand: those that it writes are its own, and those that it reads are the same. */
+/* Sets the token_sums of a call on one head. A call that reads sums reads those of all heads, and first_head selects its
+ * own. A call that writes sums writes those of its head only. */
 static void place_sums(const trope_args *args, trope_norm *norm, int32_t head)
 {
     const int32_t dtype = args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
@@ -215,7 +217,7 @@ static int64_t start_of(const trope_args *args, int64_t batch)
     return args->start_positions ? tensor_index(args->start_positions, args->position_dtype, batch) : 0;
 }
 
-/* Tokens [first, end) of every batch entry. `starts` is where their positions are kept. */
+/* Runs tokens [first, end) of every batch entry. `starts` is memory for the start positions of this call. */
 static void run_tokens(const call *together, int backward, int64_t first, int64_t end, int64_t *starts)
 {
     call k = *together;
@@ -244,7 +246,7 @@ static void check_sequence(config *c, int backward)
     tensor_say_strides(call_args(&together), together.operands, backward);
     say_strides(&together.args);
     run_tokens(&together, backward, 0, middle, starts);
-    if (middle < together.args.tokens) /* an empty part may begin where another tensor does, as if it were in place */
+    if (middle < together.args.tokens) /* empty parts of two tensors can have one address, as if in place */
         run_tokens(&together, backward, middle, together.args.tokens, starts);
     check_parts(c, whole, BY_SEQUENCE, 1 + (middle > 0 && middle < together.args.tokens));
 }
@@ -257,7 +259,8 @@ int main(int argc, char **argv)
     {                                                                                                                      \
         OPTION_D_WEIGHT, D_WEIGHT_NONE                                                                                     \
     }
-    /* rstd has no strides, by which heads or tokens could have theirs. That of a token is the same for all of its heads. */
+    /* rstd has no strides, so a call on one head or on some tokens cannot address its share. With a norm over all heads
+     * of a token, the heads of the token share one rstd, so calls on single heads can use it. */
     const uint8_t any[][2] = {NO_SUMS};
     const uint8_t batch[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
     const uint8_t one[][2] = {NO_SUMS, {OPTION_OPERANDS, 0}, {OPTION_RSTD, RSTD_NONE}};
