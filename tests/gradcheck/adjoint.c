@@ -1,13 +1,14 @@
 /* Identities of the rotation M that need no reference, with random x and y in every dtype:
  *
  *     <M x, y> = <x, M' y>                 forward and backward are transposes of each other
- *     M' M x = x, M^-1 M x = x             backward, and forward the other way, undo forward when mscale is 1
+ *     M' M x = x, M^-1 M x = x             with mscale 1, backward and the inverse forward call undo forward
  *
- * With A the largest |x1| + |x2| times mscale, u of the dtype and v = 2^-24 (f64: 2^-53) of the arithmetic, an element of M
- * x is off by at most e = A (u + 3 v), natively rounded by A (4 u + 3 v); so <M x, y> by e sum |y|. Of shared heads, M' y
- * is the sum of H terms, each off by e, and another v for each of the ceil(log2 H) levels of the tree.
+ * A is the largest |x1| + |x2| times mscale. u is the unit roundoff of the dtype, and v = 2^-24 (f64: 2^-53) the unit
+ * roundoff of the arithmetic. The error of an element of M x is at most e = A (u + 3 v), or A (4 u + 3 v) with
+ * ROUND_NATIVE, so the error of <M x, y> is at most e sum |y|. With shared heads, M' y is the sum of H terms. Each term has
+ * the error e, and each of the ceil(log2 H) levels of the tree adds another v.
  *
- * The first one is also what a difference quotient of sum dy y in the direction x would be: y is linear in x. */
+ * Because y is linear in x, the first identity also serves as the difference quotient of sum dy y in the direction x. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static void print(const linear_call *p)
     gradcheck_print(p->c, "adjoint");
 }
 
-/* The inner product of what is stored at these addresses with what was there before, and the sum of magnitudes of that. */
+/* Returns the inner product of the elements at these addresses with `with`. Adds the sum of |with| to *length. */
 static long double product(const linear_call *p, char *const *address, const double *with, int64_t count, double *length)
 {
     double *const values = linear_load(p, address, count);
@@ -56,7 +57,7 @@ static void check_transpose(linear_call *p, double *worst)
     free(dy);
 }
 
-/* The call that takes y back to where dy was, by backward or by turning the other way. */
+/* Returns the call that undoes forward, by backward or by the inverse rotation. It writes to the memory of dy. */
 static call undo(const linear_call *p, int by_backward)
 {
     call k = p->forward;
@@ -86,7 +87,8 @@ static void check_undone(linear_call *p, int by_backward, double *worst)
     run(p, &p->forward, 0);
     run(p, &back, by_backward);
     double *const found = linear_load(p, p->dy, p->inputs);
-    /* y is off by e in both elements of the pair, x then by twice that and by e of its own; cos^2 + sin^2 is off by 4e-7. */
+    /* Both elements of a pair of y have the error e. The restored x has twice that error and another e of its own.
+     * cos^2 + sin^2 has the error 4e-7. */
     const double of_sines = p->forward.args.dtype == TROPE_F64 ? 1e-15 : 4e-7;
     const double bound = 3 * linear_element_error(p) + of_sines * p->amplitude;
     for (int64_t i = 0; i < p->inputs; i++) {
@@ -108,7 +110,8 @@ static void check_seed(uint64_t seed, double worst[2][4])
     linear_call *p = linear_make(seed, any, 2);
     check_transpose(p, &worst[0][dtype]);
     linear_free(p);
-    /* Rotations proper, of which none is left out: one angle a pair, mscale 1, no zeros for padding. */
+    /* Only calls that can be undone: one angle for each pair, mscale 1, no random tables of cos and sin, and no padding
+     * that is zeroed. */
     const uint8_t rotation[][2] = {{OPTION_DTYPE, dtype},
                                    {OPTION_MSCALE, (uint8_t)(seed / 4 % 2)},
                                    {OPTION_NORM, NORM_NONE},

@@ -1,12 +1,13 @@
-/* The gradient of the angles over many tokens: the reference's sum to two ulp and what its terms leave, the same bits for
- * any number of threads and any instruction set, and exactly 0 for an angle that nobody uses. On the host alone. */
+/* The gradient of the angles over many tokens, on the host only. It equals the sum of the reference to within two ulp
+ * and the errors of the terms. It has the same bits for any number of threads and any instruction set. It is exactly 0
+ * for an angle that no token uses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gradcheck/gradcheck.h"
 
-#define TIMES 60 /* the tokens of the small random calls */
+#define TIMES 60 /* multiplies the number of tokens of the small random calls */
 
 static const int32_t thread_counts[] = {1, 2, 3, 7};
 static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512};
@@ -22,7 +23,7 @@ static config *make(uint64_t seed)
     return config_make(seed, &choices);
 }
 
-/* Whether all numbers of threads and all instruction sets that this machine has leave the same gradient. */
+/* Whether the gradient is the same for all thread counts and all instruction sets of this machine. */
 static int is_deterministic(config *c)
 {
     const void *const gradient = c->args.d_freqs ? (void *)c->args.d_freqs : (void *)c->args.d_inv_freq;

@@ -1,22 +1,22 @@
-/* A covering sweep: every value of every option together with every value of every other, as far as the two do not
- * contradict each other, forward and backward against the reference. The sweep is the same in every run.
+/* A covering sweep. It combines every value of every option with every value of every other option, unless the two
+ * contradict each other, and compares forward and backward with the reference. The sweep is the same in every run.
  *
- *     gradcheck covering --seed N --count 1        the N-th configuration alone */
+ *     gradcheck covering --seed N --count 1        runs only configuration N */
 #include <stdio.h>
 
 #include "gradcheck/gradcheck.h"
 
 #define MAX_VALUES 8
 #define OPTIONS    OPTION_COUNT
-#define ATTEMPTS   400 /* at choices that hold a pair, before it counts as a contradiction */
-#define CANDIDATES 12  /* that hold it, of which the one with the most new pairs is taken */
+#define ATTEMPTS   400 /* to find choices with a pair of values; if all fail, the pair is a contradiction */
+#define CANDIDATES 12  /* choices to find for a pair; the sweep runs the one with the most new pairs */
 
 typedef struct sweep {
     uint8_t covered[OPTIONS][MAX_VALUES][OPTIONS][MAX_VALUES];
     long hits[OPTIONS][MAX_VALUES];
     long pairs, contradictions;
     uint64_t configs;
-    seed_range seeds; /* of the configurations that run; a count of 0: all */
+    seed_range seeds; /* the configurations that run; a count of 0 runs all */
     random_state random;
     comparison result;
 } sweep;
@@ -47,7 +47,7 @@ static void run(sweep *s, const config_choices *choices)
     config_free(c);
 }
 
-/* Runs a configuration with the two values, unless one has been run or there is none. */
+/* Runs a configuration with the two values, unless an earlier configuration had both or none can have both. */
 static void cover(sweep *s, const uint8_t pair[2][2])
 {
     int most = 0, found = 0;

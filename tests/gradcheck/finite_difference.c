@@ -1,8 +1,8 @@
-/* The gradient of the angles in f64 against central differences of the forward call, for the loss L = sum dy y, in random
- * directions: some turn all angles, others a few. (In x the loss is linear: adjoint.c has its gradient.)
+/* Compares the gradient of the angles in f64 with central differences of the forward call, for the loss L = sum dy y, in
+ * random directions. Some directions turn all angles, others only a few. (The loss is linear in x. adjoint.c checks dx.)
  *
- * With S = sum |dy| |x| over the elements that a direction turns, a step h leaves at most S (h^2 / 6 + 2^-50 / h), which is
- * checked on a ladder of steps, so that the error must also fall as h^2 does. */
+ * With S = sum |dy| |x| over the elements that a direction turns, the error of a step h is at most S (h^2 / 6 + 2^-50 / h).
+ * The test checks this bound for a ladder of steps, so the error must also fall like h^2. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,30 +14,30 @@
 #include "support/tensor.h"
 
 #define RUNGS         4
-#define SMALLEST_STEP 0.5 /* of a direction */
+#define SMALLEST_STEP 0.5 /* an entry of a direction is 0, or at least this in magnitude */
 
 static const double ladder[RUNGS] = {0x1p-5, 0x1p-9, 0x1p-13, 0x1p-17};
-static const int one_in[] = {1, 3, 9}; /* one of so many angles turns, by direction */
+static const int one_in[] = {1, 3, 9}; /* direction i turns one in one_in[i] angles */
 enum { DIRECTIONS = sizeof one_in / sizeof one_in[0] };
 
-/* The angles {axis, batch, row, column} of a call, by number. The table and its gradient have entries that serve several.
- * Frequencies are the columns of one row. */
+/* The angles of a call, numbered in the order [axis, batch, row, column]. Several angles can share one entry of the
+ * table or of its gradient. Frequencies are the columns of one row. */
 typedef struct angles {
     linear_call *p;
     int64_t count;
-    tensor table, gradient; /* where the entry of a number is */
-    tensor once;            /* the lowest number that has the same entry of the gradient */
-    tensor together;        /* the lowest number of the angles that turn together, because either has them once */
-    double *values, *steps; /* what the angles or frequencies are before they are turned, and the direction */
-    double per_step;        /* the largest |change| of a token's angle with the step: 1, or the largest position */
+    tensor table, gradient; /* the place of the entry of each angle */
+    tensor once;            /* the lowest angle with the same entry of the gradient */
+    tensor together;        /* the lowest angle that turns with this one: they share an entry of the table or gradient */
+    double *values, *steps; /* the angles or frequencies before they are turned, and the direction */
+    double per_step;        /* the largest |change| of an angle for step 1: 1, or the largest |position| */
 } angles;
 
 typedef struct tally {
-    double worst[RUNGS]; /* error over its scale, where the angle is not itself rounded much */
+    double worst[RUNGS]; /* error / scale, for angles with a small rounding error */
     long checked;
 } tally;
 
-/* ---- angles ---- */
+/* ---- Angles ---- */
 
 static double largest_position(const trope_args *a)
 {
@@ -87,7 +87,7 @@ static void turn(const angles *a, double step)
         CHECK(trope_phase_steps(inv_freq, (int32_t)a->count, a->p->c->phase_step) == TROPE_OK);
 }
 
-/* Random tables become the cosines and sines of random angles, the same for all that have an entry. */
+/* Tables of random numbers are replaced by cosines and sines of random angles. Angles that share an entry are equal. */
 static angles make_angles(linear_call *p)
 {
     const trope_args *args = call_args(&p->backward);
@@ -104,9 +104,9 @@ static angles make_angles(linear_call *p)
     return a;
 }
 
-/* ---- one direction ---- */
+/* ---- One direction ---- */
 
-/* Returns what the angles that turn are rounded by, in radians. */
+/* Chooses a direction. Returns a bound on the rounding errors of the turned angles, in radians. */
 static double choose_direction(angles *a, int once_in, uint64_t key)
 {
     double largest = 0;
@@ -122,7 +122,7 @@ static double choose_direction(angles *a, int once_in, uint64_t key)
     return (largest + 1) * 0x1p-52;
 }
 
-/* The gradient along the direction: each of its entries once. */
+/* The gradient along the direction. Each entry of the gradient counts once. */
 static double slope(const angles *a, const double *gradient)
 {
     long double sum = 0;
@@ -139,7 +139,7 @@ static double *run_forward(const angles *a, double step)
     return linear_load(a->p, a->p->y, a->p->outputs);
 }
 
-/* L+ - L-, and the sum of |dy| over the elements that differ. */
+/* Returns L+ - L-. *moved receives the sum of |dy| over the elements that differ. */
 static double difference(const angles *a, const double *dy, double step, double *moved)
 {
     double *const plus = run_forward(a, step), *const minus = run_forward(a, -step);

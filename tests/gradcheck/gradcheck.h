@@ -1,4 +1,5 @@
-/* The gradient checks: parts of one program, which runs their calls on the host (on_host.c) or on a GPU (tests/cuda). */
+/* The gradient checks. They are parts of one program, which runs their calls on the host (on_host.c) or a GPU
+ * (tests/cuda). */
 #ifndef TESTS_GRADCHECK_GRADCHECK_H
 #define TESTS_GRADCHECK_GRADCHECK_H
 
@@ -7,21 +8,23 @@
 #include "support/number.h"
 #include "support/seeds.h"
 
-/* ---- where calls run ---- */
+/* ---- The program: on_host.c or tests/cuda ---- */
 
-/* The parts that run without the name of one, and the seeds of these. A NULL ends them. */
+/* The parts that run if the command line names none, ended by NULL. */
 extern const char *const gradcheck_usual_parts[];
+
+/* The name of the program, for commands that repeat a failure. */
 extern const char *const gradcheck_program;
 
-/* Called first. Ends the program where nothing can run. */
+/* Must be called first. Ends the program if it cannot run calls here. */
 void gradcheck_start(void);
 
-/* Runs a call of a config, whose buffers then hold what it has made of them. */
+/* Runs a call of a config. The buffers of the config then hold the results. */
 trope_status gradcheck_run(config *c, const call *k, int backward);
 
-/* ---- parts ---- */
+/* ---- Parts ---- */
 
-/* Each returns what check_result does. `seeds` has a count of 0 where the part is to choose. */
+/* Each part returns the result of check_result. gradcheck_covering runs all of its configurations if the count is 0. */
 int gradcheck_random(seed_range seeds);
 int gradcheck_covering(seed_range seeds);
 int gradcheck_finite_difference(seed_range seeds);
@@ -29,37 +32,37 @@ int gradcheck_norm_difference(seed_range seeds);
 int gradcheck_adjoint(seed_range seeds);
 int gradcheck_angle_gradient(seed_range seeds);
 
-/* Prints the command that repeats a config, and the config, after a check that failed. */
+/* After a failed check: prints the command that repeats a config, and its description. */
 void gradcheck_print(const config *c, const char *part);
 
-/* Runs a config in one direction. Returns whether all bytes are as the reference says. */
+/* Runs a config in one direction. Returns whether all bytes agree with the reference. */
 int gradcheck_compare(config *c, int backward, comparison *result);
 
 void gradcheck_print_comparison(const comparison *result);
 
-/* ---- identities ---- */
+/* ---- Checks without a reference ---- */
 
-/* A random call read as y = M x with upstream gradient dy, for the identities that need no reference. x is the config's
- * forward_src (of an operand that is only copied, the forward call's src), dy the backward call's src. */
+/* A random call, seen as y = M x with upstream gradient dy, for checks that need no reference. x is the forward_src of the
+ * config, or the src of the forward call for an operand that is only copied. dy is the src of the backward call. */
 typedef struct linear_call {
     config *c;
     call forward;            /* x to y */
     call backward;           /* dy to dx, with the gradient of the angles */
-    int64_t inputs, outputs; /* elements of x and dx, and of y and dy: with shared heads there are fewer of the first */
+    int64_t inputs, outputs; /* elements of x and dx, and of y and dy; with shared heads, fewer inputs than outputs */
     char **x, **dx, **y, **dy;
-    double amplitude; /* no element of y, and no term of dx, is greater in magnitude than this */
-    int heads;        /* the most heads of which a dx is the sum */
+    double amplitude; /* bounds the magnitude of each element of y and each term of dx */
+    int heads;        /* the largest number of heads that are summed to one head of dx */
 } linear_call;
 
-/* Choices at random without poison, accumulation and sources that coincide, then `fixed` (see config_choose_with), with the
- * gradient of the angles. */
+/* Makes a random call with the values of `fixed` (see config_choose_with) and the gradient of the angles. It has no
+ * poisoned positions, no accumulation, and no source whose elements share memory. */
 linear_call *linear_make(uint64_t seed, const uint8_t (*fixed)[2], int count);
 void linear_free(linear_call *p);
 
-/* What an element of y, or a term of dx, may be off by: what the header of adjoint.c derives. */
+/* The largest error of an element of y or a term of dx. The comment at the top of adjoint.c derives it. */
 double linear_element_error(const linear_call *p);
 
-/* The elements at these addresses, to be freed. */
+/* Returns the elements at these addresses. The caller frees the array. */
 double *linear_load(const linear_call *p, char *const *address, int64_t count);
 
 #endif

@@ -42,7 +42,7 @@ double *linear_load(const linear_call *p, char *const *address, int64_t count)
     return values;
 }
 
-/* |n(x)| is below the root of head_dim times the greatest |weight|, which is 2 with weight_plus_one. */
+/* |n(x)| is below sqrt(head_dim) times the greatest |weight|, which is at most 2 (with weight_plus_one). */
 static double greatest_normalised(const linear_call *p)
 {
     double greatest = 0;
@@ -52,7 +52,7 @@ static double greatest_normalised(const linear_call *p)
     return greatest;
 }
 
-/* cos and sin are at most 1 in magnitude in every config, so |y| <= m (|x1| + |x2|), or of n(x). */
+/* |cos| and |sin| are at most 1 in every config, so |y| <= m (|x1| + |x2|). With a norm, x is n(x). */
 static void find_amplitude(linear_call *p)
 {
     double *const x = linear_load(p, p->x, p->inputs), *const dy = linear_load(p, p->dy, p->outputs);
@@ -79,7 +79,7 @@ static void find_heads(linear_call *p)
     }
 }
 
-/* The addresses of all elements of one tensor of every operand, and how many they are. */
+/* Returns the addresses of all elements of one tensor of every operand. *count receives their number. */
 static char **list_elements(call *k, tensor_role role, int backward, int64_t *count)
 {
     const trope_args *args = call_args(k);

@@ -1,13 +1,13 @@
-/* Every result against a slow reference, and gradients against what they must be without one.
+/* Compares every result with a slow reference, and checks gradients by identities that need no reference.
  *
- *     gradcheck [PART] [--seed S] [--count N]        seeds S, S + 1, ...; without PART all usual parts of the program
+ *     gradcheck [PART] [--seed S] [--count N]        runs seeds S, S + 1, ...; without PART, runs the default parts
  *
- *     random               seeded random calls, now and then with many heads, against the reference and its bounds
- *     covering             every value of every option together with every value of every other: covering.c
+ *     random               seeded random calls, some with many heads, against the reference and its error bounds
+ *     covering             every value of every option combined with every value of every other option: covering.c
  *     finite_difference    the gradient of the angles against central differences
  *     norm_difference      the gradients of x and of weights, in calls with norms, against central differences
- *     adjoint              <M x, y> = <x, M' y>, and what is rotated and turned back
- *     angle_gradient       sums over many tokens, and their bits for any number of threads */
+ *     adjoint              <M x, y> = <x, M' y>, and rotations that are undone
+ *     angle_gradient       sums over many tokens, which have the same bits for any number of threads */
 #include "gradcheck/gradcheck.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 typedef struct named_part {
     const char *name;
     int (*run)(seed_range seeds);
-    uint64_t count; /* of seeds */
+    uint64_t count; /* the default number of seeds */
 } named_part;
 
 static const named_part parts[] = {
@@ -88,7 +88,7 @@ static int is_usual(const char *name)
 
 int main(int argc, char **argv)
 {
-    const int names = argc > 1 && argv[1][0] != '-'; /* in front of the options */
+    const int names = argc > 1 && argv[1][0] != '-'; /* whether a part is named before the options */
     int status = 0, ran = 0;
     gradcheck_start();
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

@@ -1,7 +1,9 @@
-/* The gradients of x and of weights in f64, in calls with norms, against differences of the forward call, for the loss L = sum dy y, in
- * random directions. Elements of x move by a share of themselves, so that also heads whose mean square is near eps move little.
+/* Compares the gradients of x and of weights in f64, in calls with norms, with differences of the forward call, for the
+ * loss L = sum dy y, in random directions. Each element of x moves in proportion to its value, so that heads whose mean
+ * square is near eps also change little.
  *
- * Four points leave an error of h^4, which with h = 2^-12 is below 1e-11 of the sum of |dy| (|y| + |change of y| / h). */
+ * Differences at four points have an error of order h^4. With h = 2^-12, it is below 1e-11 times the sum of
+ * |dy| (|y| + |change of y| / h). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +14,7 @@
 #define STEP  0x1p-12
 #define LIMIT 1e-11
 
-/* Numbers of double that a call reads, and where their gradients are. */
+/* The doubles that a call reads and that a direction moves, and the addresses of their gradients. */
 typedef struct numbers {
     const char *name;
     char **at, **gradient;
@@ -28,7 +30,7 @@ static void choose_direction(const linear_call *p, numbers *n, int is_relative, 
         n->direction[i] = random_real(random) * (is_relative ? n->value[i] : 1);
 }
 
-/* The weights of f64 that want a gradient. */
+/* Lists the f64 weights whose gradient the call computes. */
 static numbers list_weights(linear_call *p)
 {
     const trope_args *args = call_args(&p->backward);
@@ -48,7 +50,7 @@ static numbers list_weights(linear_call *p)
     return n;
 }
 
-/* y where the numbers have moved by `step` times the direction; they come back. */
+/* Returns y for the numbers moved by `step` times the direction. Then restores the numbers. */
 static double *run_forward(linear_call *p, const numbers *n, double step)
 {
     for (int64_t i = 0; i < n->count; i++)

@@ -1,5 +1,5 @@
-/* The reference itself: numbers of 16 bits in full, rounding at ties, sines and cosines computed elsewhere (mpmath, 400
- * bits), and one rotation of each kind written out by hand. */
+/* Tests the reference itself: all 16-bit numbers, rounding at ties, sines and cosines that were computed by mpmath with 400
+ * bits, and one rotation of each kind that was worked out by hand. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void check_all_numbers(int32_t dtype)
             continue;
         CHECK_MESSAGE(in == out, "%s 0x%04x is %g and back 0x%04x", number_name(dtype), in, value, out);
         CHECK(number_round(dtype, value) == value);
-        if (bits < 0x8000 && bits) /* ascending, with the next at two half ulps */
+        if (bits < 0x8000 && bits) /* ascending in steps of two half ulps */
             CHECK(value > before && (isinf(value) || bits == 1 || value - before == 2 * number_half_ulp(dtype, before)));
         before = value;
     }
@@ -34,17 +34,17 @@ static void check_rounding(void)
     CHECK(number_round(TROPE_BF16, 1 + 3 * 0x1p-8) == 1 + 0x1p-6);       /* a tie, to even */
     CHECK(number_round(TROPE_BF16, 1 + 0x1p-8 + 0x1p-40) == 1 + 0x1p-7); /* no tie */
     CHECK(number_round(TROPE_F16, -1 - 0x1p-11) == -1);                  /* a tie, to even */
-    CHECK(number_round(TROPE_F16, 65519) == 65504);                      /* the largest */
+    CHECK(number_round(TROPE_F16, 65519) == 65504);                      /* the largest number */
     CHECK(number_round(TROPE_F16, 65520) == (double)INFINITY);           /* half an ulp beyond it */
-    CHECK(number_round(TROPE_F16, 0x1p-25) == 0);                        /* half of the smallest */
-    CHECK(number_round(TROPE_F16, 0x1.8p-25) == 0x1p-24);                /* three quarters of it */
-    CHECK(number_round(TROPE_F32, 1.0 / 3) == (double)(float)(1.0 / 3)); /* the compiler's */
+    CHECK(number_round(TROPE_F16, 0x1p-25) == 0);                        /* half of the smallest number: a tie, to even */
+    CHECK(number_round(TROPE_F16, 0x1.8p-25) == 0x1p-24);                /* three quarters of the smallest */
+    CHECK(number_round(TROPE_F32, 1.0 / 3) == (double)(float)(1.0 / 3)); /* as the compiler rounds */
     CHECK(number_half_ulp(TROPE_F32, 1) == 0x1p-24 && number_half_ulp(TROPE_F16, 0) == 0x1p-25);
 }
 
 /* ---- Angles ---- */
 
-/* A call of one token with one head x of `dim` elements, of which the middle half is rotated. */
+/* Returns a call with one token and one head of `dim` elements. The middle half of the head is rotated. */
 static call one_head(double *x, double *y, int dim)
 {
     call c = call_make(TROPE_F64, 1, 1);
@@ -64,7 +64,7 @@ static void check_unit_pair(call *c, long double cosine, long double sine)
     reference_free(&r);
 }
 
-/* The pair (1, 0), which becomes cos and sin. */
+/* Rotates the pair (1, 0). The result is (cos, sin). */
 static void check_angles(void)
 {
     static const struct {
@@ -97,7 +97,7 @@ static void check_angles(void)
         c.args.inv_freq = &phases[i].inv_freq;
         check_unit_pair(&c, phases[i].cosine, phases[i].sine);
     }
-    /* A quarter turn a position, and 3 of them; a sixteenth, backwards. */
+    /* A quarter turn per position at position 3, and a sixteenth turn per position at position -1. */
     const uint64_t quarter = 1ull << 62, sixteenth = 1ull << 60;
     const int64_t three = 3, minus_one = -1;
     c.args.inv_freq = NULL;
@@ -125,7 +125,7 @@ static double value_of(const reference_element *e)
     return value;
 }
 
-/* x = 1 .. 8 by a table of whole numbers; the results are in the comments of the callers. */
+/* Rotates x = 1 .. 8 by a table of integers. The comments of the callers derive the expected results. */
 static void check_pairs(call *c, int backward, const double *expected, const char *what)
 {
     double x[8];
@@ -144,41 +144,44 @@ static void check_rotations(void)
     static const double cosines[] = {2, 3, 5, 7}, sines[] = {11, 13, 17, 19};
     double y[8];
     call c = one_head(NULL, y, 8);
-    /* The window is 3 4 5 6. One angle a pair, halves (3, 5), (4, 6): 3*2 - 5*11, 4*3 - 6*13, 5*2 + 3*11, 6*3 + 4*13. */
+    /* The window is 3 4 5 6. With one angle for each pair and half pairing, the pairs are (3, 5) and (4, 6): 3*2 - 5*11,
+     * 4*3 - 6*13, 5*2 + 3*11, 6*3 + 4*13. */
     call_tables(&c, cosines, sines, TROPE_F64, TROPE_COLUMNS_PAIR, 1);
     check_pairs(&c, 0, (const double[]){1, 2, -49, -66, 43, 70, 7, 8}, "half");
     check_pairs(&c, 1, (const double[]){1, 2, 61, 90, -23, -34, 7, 8}, "half");
-    /* Neighbours (3, 4), (5, 6): 3*2 - 4*11, 4*2 + 3*11, 5*3 - 6*13, 6*3 + 5*13; twice that with mscale 2. */
+    /* With interleaved pairing, the pairs are (3, 4) and (5, 6): 3*2 - 4*11, 4*2 + 3*11, 5*3 - 6*13, 6*3 + 5*13. With
+     * mscale 2 the results are twice as large. */
     c.args.pairing = TROPE_PAIRING_INTERLEAVED;
     c.args.mscale = 2;
     check_pairs(&c, 0, (const double[]){1, 2, -76, 82, -126, 166, 7, 8}, "interleaved");
-    /* From neighbours to halves, the same numbers in other places; the sines the other way with inverse. */
+    /* From interleaved to half pairing, the same numbers are in other places. With inverse, the sines change their sign. */
     c.args.pairing_out = TROPE_PAIRING_HALF;
     c.args.mscale = 1;
     check_pairs(&c, 0, (const double[]){1, 2, -38, -63, 41, 83, 7, 8}, "interleaved to half");
     c.args.inverse = 1;
     check_pairs(&c, 0, (const double[]){1, 2, 50, 93, -25, -47, 7, 8}, "inverse");
-    /* An angle for each element, by halves: pair (3, 5) has columns 0 and 2, pair (4, 6) columns 1 and 3.
+    /* With an angle for each element in HALF columns, pair (3, 5) has columns 0 and 2, and pair (4, 6) has columns 1 and 3.
      * Forward 3*2 - 5*11, 4*3 - 6*13, 5*5 + 3*17, 6*7 + 4*19. Backward 3*2 + 5*17, 4*3 + 6*19, 5*5 - 3*11, 6*7 - 4*13. */
     c = one_head(NULL, y, 8);
     call_tables(&c, cosines, sines, TROPE_F64, TROPE_COLUMNS_HALF, 1);
     check_pairs(&c, 0, (const double[]){1, 2, -49, -66, 76, 118, 7, 8}, "columns by halves");
     check_pairs(&c, 1, (const double[]){1, 2, 91, 126, -8, -10, 7, 8}, "columns by halves");
-    /* Interleaved, whatever the elements are: pair (3, 5) has columns 0 and 1, pair (4, 6) columns 2 and 3.
+    /* With INTERLEAVED columns and half pairing, pair (3, 5) has columns 0 and 1, and pair (4, 6) has columns 2 and 3:
      * 3*2 - 5*11, 4*5 - 6*17, 5*3 + 3*13, 6*7 + 4*19. */
     c.args.angle_columns = TROPE_COLUMNS_INTERLEAVED;
     check_pairs(&c, 0, (const double[]){1, 2, -49, -82, 54, 118, 7, 8}, "columns interleaved");
-    /* Two parts of one pair each, (3, 4) and (5, 6): as neighbours, whatever the pairing. */
+    /* Two parts have one pair each, (3, 4) and (5, 6), as with interleaved pairing. */
     c.args.parts = 2;
     c.args.angle_columns = TROPE_COLUMNS_PAIR;
     check_pairs(&c, 0, (const double[]){1, 2, -38, 41, -63, 83, 7, 8}, "parts");
 }
 
-/* Tables by strides, planes of axes, and a gradient that is laid out in another way. */
+/* Tests tables with strides, planes of axes, and a gradient whose layout differs from the table's. */
 static void check_tables(void)
 {
-    /* [batch 1, axes 2, rows 1, columns 2], cos and sin in turn. Pair 0 reads the plane of axis 1, pair 1 that of axis 0:
-     * cos 5 and 3, sin 17 and 13. Halves (3, 5), (4, 6): 3*5 - 5*17, 4*3 - 6*13, 5*5 + 3*17, 6*3 + 4*13. */
+    /* The table is [batch 1, axes 2, rows 1, columns 2], with cos and sin interleaved. Pair 0 reads the plane of axis 1
+     * (cos 5, sin 17), and pair 1 reads the plane of axis 0 (cos 3, sin 13). The pairs are (3, 5) and (4, 6):
+     * 3*5 - 5*17, 4*3 - 6*13, 5*5 + 3*17, 6*3 + 4*13. */
     static const double turns[] = {2, 11, 3, 13, 5, 17, 7, 19};
     static const uint8_t axes[] = {1, 0};
     double y[8], x[8] = {0, 0, 1, 1, 1, 1, 0, 0}, d_freqs[4];
@@ -188,8 +191,8 @@ static void check_tables(void)
     c.args.angle_layout = TROPE_TABLE_STRIDED;
     memcpy(c.args.angle_stride, (const int64_t[]){4, 0, 8, 2}, sizeof c.args.angle_stride);
     check_pairs(&c, 0, (const double[]){1, 2, -70, -66, 76, 70, 7, 8}, "complex, by axes");
-    /* dL/da, columns in turn: dy (3, 5) and x (1, 1) at cos 5, sin 17: 3 (-17 - 5) + 5 (5 - 17) = -126; dy (4, 6) at cos 3,
-     * sin 13: 4 (-13 - 3) + 6 (3 - 13) = -124. */
+    /* dL/da of pair 0, with dy (3, 5) and x (1, 1) at cos 5, sin 17, is 3 (-17 - 5) + 5 (5 - 17) = -126. For pair 1,
+     * with dy (4, 6) at cos 3, sin 13, it is 4 (-13 - 3) + 6 (3 - 13) = -124. */
     c.operands[0].forward_src = x;
     c.operands[0].forward_src_layout = TROPE_BSHD;
     double dy[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -210,7 +213,7 @@ static void check_tables(void)
 
 /* ---- Sums ---- */
 
-/* Heads 1 .. 3 of which each element is its number of thousands: the sum is added to what is there. */
+/* Three shared heads: element e of head h is 1000 h + e, with h from 1. Their sum is stored first, then accumulated. */
 static void check_sums(void)
 {
     static const float cosines[] = {2}, sines[] = {0};
@@ -222,7 +225,7 @@ static void check_sums(void)
     call_tables(&c, cosines, sines, TROPE_F32, TROPE_COLUMNS_PAIR, 1);
     o->dst = dx;
     o->shared_heads = TROPE_SHARED_ALL;
-    /* 2 (1000 + 2000 + 3000), and 6000 + 3 * 2 of what is not rotated. */
+    /* Element 0 is rotated: 2 (1000 + 2000 + 3000). Element 2 is not: 6000 + 3 * 2. */
     reference_result r = reference_run(call_args(&c), 1);
     CHECK((double)r.operands[0][0].value == 12000 && (double)r.operands[0][1].value == 12006);
     CHECK((double)r.operands[0][2].value == 6006 && (double)r.operands[0][3].value == 6009);
@@ -232,7 +235,8 @@ static void check_sums(void)
     r = reference_run(call_args(&c), 1);
     CHECK((double)r.operands[0][0].value == 12010 && (double)r.operands[0][3].value == 6049);
     reference_free(&r);
-    /* Neighbours first, in fp32: the second and the third are too small for the first one, and meet only it. */
+    /* The tree adds neighbours first, in fp32. Heads 2 and 3 are too small to change the sum when each is added alone, and
+     * the tree never adds them to each other. */
     o->accumulate = 0;
     dy[0][0] = 0x1p24f;
     dy[1][0] = dy[2][0] = 1;
