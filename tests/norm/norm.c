@@ -1,10 +1,13 @@
-/* The norm of heads and of tokens, forward and backward, against its formulas in double, which share no code with the library.
+/* Compares the norm of heads and of tokens, forward and backward, with its formulas in double, which share no code with the
+ * library.
  *
- * Forward: rstd bit for bit in f32, from a tree of its own (after the rotation, from what a call without the norm gives); results to
- * within their roundings; the same bits by all instruction sets.
- * Heads that are split over ranks give the bits of one call: each rank writes the sums of its heads, and reads those of all.
- * Sums are 0 where padding is not normalised, and NaN of rotated elements at a poisoned position.
- * Backward in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend on threads. */
+ * Forward: rstd agrees bit for bit with a tree in this file. (With the norm after the rotation, the tree gets the result
+ * of a call without the norm.) y agrees to within its rounding errors, and has the same bits with all instruction sets.
+ * Heads that are split over ranks give the same bits as one call. Each rank writes the sums of its heads and reads the
+ * sums of all heads. A sum is 0 for padding that is not normalised. A sum over rotated elements is NaN at a poisoned
+ * position.
+ * Backward, in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend
+ * on the number of threads. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -29,7 +32,7 @@ typedef struct norm_case {
 
 static random_state numbers;
 
-/* x [batch, tokens, heads, head_dim] as numbers of the dtype, in both forms. */
+/* A tensor [batch, tokens, heads, head_dim]: its elements in the dtype, and their values as doubles. */
 typedef struct tensor {
     double value[ROWS * MOST_DIM];
     _Alignas(16) char bytes[ROWS * MOST_DIM * 8];
@@ -48,9 +51,9 @@ static void draw(tensor *t, int count, int32_t dtype)
     }
 }
 
-/* ---- the formulas ---- */
+/* ---- The formulas ---- */
 
-/* The sum of squares of a head as the header says, in f32 where the dtype is. */
+/* The sum of the squares of a head, by the tree of trope.h. It is in double for f64, otherwise in fp32. */
 static double tree_of_squares(const norm_case *c, const double *head)
 {
     float single[1024] = {0};
@@ -75,7 +78,7 @@ static double add(const norm_case *c, double a, double b)
     return c->dtype == TROPE_F64 ? a + b : (float)a + (float)b;
 }
 
-/* rstd of a head of a token. */
+/* Returns rstd of a head. `heads` are all heads of its token. */
 static double find_rstd(const norm_case *c, const double *heads, int head, double eps)
 {
     double of_head[PADDED_HEADS] = {0};
@@ -123,7 +126,7 @@ static void rotate_head(const norm_case *c, const double *frequencies, int token
     }
 }
 
-/* y of the heads of a token, which replaces x. */
+/* Replaces x of the heads of a token by y. */
 static void find_y(const norm_case *c, const double *weights, const double *frequencies, int token, double *heads)
 {
     if (c->order == TROPE_NORM_BEFORE)
@@ -134,7 +137,7 @@ static void find_y(const norm_case *c, const double *weights, const double *freq
         normalise(c, weights, heads);
 }
 
-/* L = sum dy y, with x, the weight and inv_freq moved by `step` in the directions given. */
+/* Returns L = sum dy y, with x, the weight and inv_freq moved by `step` times their directions. NULL: not moved. */
 static double loss(const norm_case *c, double step, const double *of_x, const double *of_weight, const double *of_frequency)
 {
     static double weights[HEADS * MOST_DIM], frequencies[MOST_DIM / 2];
@@ -154,7 +157,7 @@ static double loss(const norm_case *c, double step, const double *of_x, const do
     return sum;
 }
 
-/* ---- the calls ---- */
+/* ---- The calls ---- */
 
 static call call_of(const norm_case *c, trope_norm *norm, const trope_norm *const *norms, const void *src, void *dst)
 {
@@ -174,7 +177,7 @@ static call call_of(const norm_case *c, trope_norm *norm, const trope_norm *cons
     return made;
 }
 
-/* What is normalised: x, or what a call without the norm makes of it, which is not rounded in f32 and f64. */
+/* Returns the input of the norm: x, or M x from a call without the norm. In f32 and f64, storing M x does not round it. */
 static const double *find_normed(const norm_case *c)
 {
     trope_norm norm;
@@ -187,7 +190,7 @@ static const double *find_normed(const norm_case *c)
     return rotated.value;
 }
 
-/* rstd and y of every token. */
+/* Checks rstd and y of every token. */
 static void check_forward(const norm_case *c, const double *normed)
 {
     const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
@@ -236,7 +239,7 @@ static void forward(const norm_case *c)
     check_forward(c, find_normed(c));
 }
 
-/* The derivative of L in a random direction, by differences and by the gradient. */
+/* Compares the derivative of L in a random direction, by differences, with the gradient. */
 static void check_direction(const norm_case *c, const char *what, const double *gradient, int count, int which)
 {
     static double direction[ROWS * MOST_DIM];
@@ -285,14 +288,14 @@ static void backward(const norm_case *c)
     }
 }
 
-/* ---- heads on several ranks ---- */
+/* ---- Heads on several ranks ---- */
 
 enum { RANKS = 2 };
 static const int first_heads[RANKS + 1] = {0, 2, HEADS};
 static char sums_bytes[ROWS * 8], rank_rstd_bytes[ROWS * 8], rank_d_weight_bytes[HEADS * MOST_DIM * 8];
 static tensor of_ranks;
 
-/* A tensor of all heads by strides, from the first head of a rank on. */
+/* Describes the heads of a rank by strides in the tensor of all heads. */
 static void say_heads(const norm_case *c, int rank, const void **base, int32_t *layout, int64_t *stride)
 {
     *base = (const char *)*base + (size_t)(first_heads[rank] * c->s.head_dim) * number_size(c->dtype);
@@ -303,7 +306,7 @@ static void say_heads(const norm_case *c, int rank, const void **base, int32_t *
     stride[TROPE_DIM_ELEMENT] = 1;
 }
 
-/* The call of all heads as that of a rank, which writes (to no dst) or reads sums. */
+/* Makes the call of a rank from the call of all heads. It writes sums and has no dst, or it reads sums. */
 static call call_of_rank(const norm_case *c, const call *whole, trope_norm *norm, int rank, int use)
 {
     const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
@@ -332,7 +335,7 @@ static call call_of_rank(const norm_case *c, const call *whole, trope_norm *norm
     return made;
 }
 
-/* One sequence, with padding behind it; a dense call with padding 0. */
+/* Packs all tokens into one sequence of UNPADDED tokens with padding behind it. With padding 0 the call stays dense. */
 enum { UNPADDED = 7 };
 static void pack(call *made, int32_t padding)
 {
@@ -347,7 +350,7 @@ static void pack(call *made, int32_t padding)
     made->args.padding = padding;
 }
 
-/* The sums of all heads are 0 where padding is not normalised, and only there. */
+/* The sums of all heads are 0 for padding that is not normalised, and for no other token. */
 static void check_sums(const norm_case *c, int32_t padding)
 {
     const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
@@ -359,7 +362,7 @@ static void check_sums(const norm_case *c, int32_t padding)
     }
 }
 
-/* Runs all ranks in place of a call of all heads; both write rstd and d_weight of their own. */
+/* Runs the calls of all ranks instead of the call of all heads. They write rstd and d_weight to arrays of the ranks. */
 static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, int backward)
 {
     const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
@@ -421,7 +424,7 @@ static void ranks(const norm_case *c, int32_t padding)
                   "head_dim %d, order %d: ranks give other bits of d_weight", c->s.head_dim, c->order);
 }
 
-/* Sums that are written with a poisoned position in each batch entry. The sum of the squares of x does not depend on it. */
+/* Sums of calls with a poisoned position in each batch entry. The sum of the squares of x does not depend on positions. */
 static void poison(const norm_case *c)
 {
     enum { POISONED = 2, TABLE_ROWS = 4 };
