@@ -1,8 +1,9 @@
-/* What models compute, by the calls that are made for them. The angles of each token are gathered here as a model's own code does
- * it, into one row of cos and sin for each token; the reference rotates by these rows. The library gets what a program has: ids and
- * a table of all positions, a table for each axis, one for each token, the complex numbers of Llama 4, or frequencies with ids. From
- * a table the bits are those of eager code, forward and backward. Numbers in tables are random: they are no cosines, and their
- * halves differ. */
+/* The rotations of models, by the calls of the library that replace them. The test gathers the angles of each token like
+ * the code of a model, into one row of cos and sin for each token, and the reference rotates by these rows. The library
+ * gets the angles in the forms that programs have: ids with a table of all positions, a table for each axis, a table
+ * with a row for each token, the complex numbers of Llama 4, or frequencies with ids. With a table, the results have the
+ * bits of eager code, forward and backward. The numbers in the tables are random. They are not cosines, and the halves
+ * of a row differ. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,25 +17,27 @@
 
 enum { B = 2, S = 5, MAX_PAIRS = 64, WIDEST = 2 * MAX_PAIRS, MAX_AXES = 4, ROWS = 48, HEADS = 2, HEAD_DIM = 128 };
 
-/* What the elements of one token are turned by, by halves: those of pair i are i and i + pairs, whatever the pairing is. */
+/* The position and the frequency that rotate each element of one token, in the order of half pairing: pair i has the
+ * entries i and i + pairs, also for models with interleaved pairing. */
 typedef struct turning {
     int64_t position[WIDEST];
     double frequency[WIDEST];
 } turning;
 
-/* The rounding is that of eager code: NATIVE where cos and sin are cast to the dtype of q, as in Llama; NATIVE_F32 where q is cast
- * to fp32 and the result back, as in OLMo 2 and in vision towers. (Where a model multiplies a bf16 q by an fp32 cos twice, as
- * Ernie 4.5 VL does, PyTorch casts each of the two gradients before it adds them, and NATIVE_F32 adds first.) */
+/* The rounding mode reproduces eager code. NATIVE is for models that cast cos and sin to the dtype of q, like Llama.
+ * NATIVE_F32 is for models that cast q to fp32 and the result back, like OLMo 2 and vision towers. (Some models multiply
+ * a bf16 q by an fp32 cos twice, like Ernie 4.5 VL. There PyTorch casts each of the two gradients before it adds them,
+ * but NATIVE_F32 adds them before the cast.) */
 typedef struct model {
     const char *name;
     int32_t pairing, rounding, columns;
     int32_t rotary_dim, axes, order, sections[4];
     double attention_scaling; /* multiplies cos and sin in fp32, before they are cast */
-    double base;              /* of the frequencies, if in the order of the pairs they are base^(-2i/d) */
+    double base;              /* if not 0, the frequency of pair i is base^(-2i/d) */
     void (*turn)(const struct model *m, const int64_t *id, turning *t);
 } model;
 
-/* ---- How models find the angles of a token ---- */
+/* ---- How models compute the angles of a token ---- */
 
 /* Sets the angle of both elements of a pair. */
 static void turn_pair(const model *m, turning *t, int pair, int64_t position, double frequency)
@@ -50,7 +53,7 @@ static double plain_frequency(const model *m, int pair)
     return pow(m->base, -2.0 * pair / m->rotary_dim);
 }
 
-/* cat((freqs, freqs)), of a language model. */
+/* Language models: cat((freqs, freqs)). */
 static void one_axis(const model *m, const int64_t *id, turning *t)
 {
     for (int i = 0; i < m->rotary_dim / 2; i++)
@@ -76,8 +79,8 @@ static void qwen3_vl(const model *m, const int64_t *id, turning *t)
             turn_pair(m, t, i, id[dim], plain_frequency(m, i));
 }
 
-/* The h and w frequencies are the even and the odd ones of the first 44, "pre-rotated" to lie one after the other; the sections
- * [22, 22, 20] of h, w and t are cut, h and w stacked pair by pair, and t put behind them. ids are (t, h, w). */
+/* The model stores the even and then the odd ones of the first 44 frequencies ("pre-rotated"), for h and for w. It cuts the
+ * sections [22, 22, 20] of h, w and t, interleaves h and w pair by pair, and appends t. ids are (t, h, w). */
 static void ernie_4_5_vl(const model *m, const int64_t *id, turning *t)
 {
     double rotated[64];
@@ -93,21 +96,21 @@ static void ernie_4_5_vl(const model *m, const int64_t *id, turning *t)
         turn_pair(m, t, i, id[0], rotated[i]);
 }
 
-/* freqs = theta^(-4k/dim); x_cis and y_cis stacked behind each other: x y x y. ids are (x, y). */
+/* freqs = theta^(-4k/dim). x_cis and y_cis are interleaved: x y x y. ids are (x, y). */
 static void kimi_vision(const model *m, const int64_t *id, turning *t)
 {
     for (int i = 0; i < 36; i++)
         turn_pair(m, t, i, id[i % 2], pow(10000.0, -4.0 * (i / 2) / 72.0));
 }
 
-/* Each of four ids has frequencies of its own, theta^(-2k/32); the axes are put one behind the other. */
+/* Each of the four axes has its own frequencies, theta^(-2k/32). The axes are concatenated. */
 static void flux_2(const model *m, const int64_t *id, turning *t)
 {
     for (int i = 0; i < 64; i++)
         turn_pair(m, t, i, id[i / 16], pow(2000.0, -2.0 * (i % 16) / 32.0));
 }
 
-/* Chunk i of the columns, cut by sections twice, is taken from axis i % axes. */
+/* The sections cut the columns of both halves into chunks. Chunk i uses axis i % axes. */
 static void take_sections(const model *m, const int64_t *id, turning *t)
 {
     int n = 0;
@@ -116,7 +119,7 @@ static void take_sections(const model *m, const int64_t *id, turning *t)
             turn_pair(m, t, n, id[axis], plain_frequency(m, n));
 }
 
-/* The angles of the row, then those of the column, each with the frequencies of half a head. ids are (h, w). */
+/* The angles of h, then the angles of w, each with the frequencies of half a head. ids are (h, w). */
 static void glm_4v_vision(const model *m, const int64_t *id, turning *t)
 {
     for (int i = 0; i < 64; i++)
@@ -148,15 +151,15 @@ static const model models[] = {
 /* ---- The data of a model ---- */
 
 static int32_t ids[MAX_AXES][B][S];      /* [axes, b, s] */
-static int32_t ids_last[B][S][MAX_AXES]; /* [b, s, axes], as FLUX, Kimi and GLM-4V's vision tower have them */
+static int32_t ids_last[B][S][MAX_AXES]; /* [b, s, axes], as in FLUX, Kimi and GLM-4V's vision tower */
 static turning turnings[B * S];
 static float table[2][ROWS][WIDEST];         /* cos and sin of every position, in the model's columns */
-static float gathered[2][B * S][WIDEST];     /* of them those of each token, in the model's columns */
-static float by_halves[2][B * S][WIDEST];    /* the same as they rotate: an entry for each element, by halves, and scaled */
-static double exact[2][B * S][WIDEST];       /* made of the model's frequencies instead */
-static char given[2][ROWS * WIDEST * 8 + 8]; /* a table as a call gets it */
+static float gathered[2][B * S][WIDEST];     /* the rows of the tokens, in the model's columns */
+static float by_halves[2][B * S][WIDEST];    /* the same for the reference: scaled, one entry for each element */
+static double exact[2][B * S][WIDEST];       /* the same from the frequencies of the model */
+static char given[2][ROWS * WIDEST * 8 + 8]; /* the memory of the table of a call */
 
-/* The column that element e, by halves, has in the model's tables. */
+/* Returns the column of element e, in half order, in the tables of the model. */
 static int column_of(const model *m, int e)
 {
     const int pairs = m->rotary_dim / 2;
@@ -176,7 +179,8 @@ static void gather_element(const model *m, int row, int e, float scale)
     }
 }
 
-/* The numbers of a table have this dtype. They are not scaled yet if that is fp32: the call does it. */
+/* The numbers of the tables have table_dtype. A call with an fp32 table multiplies it by attention_scaling, so the
+ * reference does too. A table that the model has cast to 16 bits is scaled already. */
 static void make_data(const model *m, int32_t table_dtype, random_state *random)
 {
     for (int i = 0; i < 2 * ROWS * WIDEST; i++)
@@ -193,20 +197,20 @@ static void make_data(const model *m, int32_t table_dtype, random_state *random)
     }
 }
 
-/* ---- How a call is given its angles ---- */
+/* ---- How a call gets its angles ---- */
 
 typedef enum id_layout { WITHOUT_IDS, AXES_OUTSIDE, AXES_INSIDE } id_layout;
 
 static const struct {
     const char *name;
     int32_t layout;
-    int64_t stride[4]; /* of {axis, batch, row, column}; but for columns, in columns */
-    id_layout ids;     /* with ids the rows are positions */
+    int64_t stride[4]; /* {axis, batch, row, column}; the first three in units of a row */
+    id_layout ids;     /* with ids, a row is a position; without, a token */
 } ways[] = {{"all positions", TROPE_TABLE_ROWS, {0}, AXES_OUTSIDE},
             {"all positions, ids [b, s, axes]", TROPE_TABLE_ROWS, {0}, AXES_INSIDE},
             {"[axes, b, s, d]", TROPE_TABLE_AXES_BATCH_ROWS, {0}, WITHOUT_IDS},
             {"[b, s, d]", TROPE_TABLE_BATCH_ROWS, {0}, WITHOUT_IDS},
-            /* Megatron-Core's; of twice as many columns, as GLM-4 reads a table of equal halves */
+            /* Megatron-Core. A row has twice as many columns as the call reads, like GLM-4's tables of equal halves. */
             {"[s, b, 1, d]", TROPE_TABLE_STRIDED, {0, 2, 2 * B, 1}, WITHOUT_IDS},
             {"[b, s, d] of cos + i sin", TROPE_TABLE_STRIDED, {0, 2 * S, 2, 2}, WITHOUT_IDS}};
 enum { WAYS = sizeof ways / sizeof ways[0] };
@@ -222,7 +226,7 @@ static void give_ids(call *c, const model *m, id_layout layout)
         memcpy(c->args.ids_stride, stride, sizeof stride);
 }
 
-/* Gives a call the table of the model. What lies between its numbers is NaN. */
+/* Gives a call the table of the model. The memory between its numbers is NaN. */
 static void give_table(call *c, const model *m, int way, int32_t dtype)
 {
     const int columns = m->columns == BY_PAIR ? m->rotary_dim / 2 : m->rotary_dim, with_ids = ways[way].ids != WITHOUT_IDS;
@@ -251,9 +255,9 @@ static void give_table(call *c, const model *m, int way, int32_t dtype)
 
 /* ---- The checks ---- */
 
-static double x[2][B * S * HEADS * HEAD_DIM], y[2][B * S * HEADS * HEAD_DIM]; /* of q, and of k with one head */
+static double x[2][B * S * HEADS * HEAD_DIM], y[2][B * S * HEADS * HEAD_DIM]; /* q, and k with one head */
 
-/* The same call with a row of cos and sin for each token, of a dtype: [2, b, s, WIDEST], by halves. */
+/* Returns the same call with a row of cos and sin for each token: [2, b, s, WIDEST] in `dtype`, in half order. */
 static call make_plain(const call *c, const void *rows, int32_t dtype)
 {
     const int64_t stride[4] = {0, S * WIDEST, WIDEST, 1}, count = B * S * WIDEST;
@@ -269,7 +273,7 @@ static call make_plain(const call *c, const void *rows, int32_t dtype)
     return plain;
 }
 
-/* Elements of an operand that are not what is expected, give or take the slack. */
+/* Counts the elements of an operand that differ from the expected ones by more than the slack. */
 static long count_wrong(const trope_args *args, int operand, int backward, const reference_element *expected, double slack)
 {
     const tensor dst = tensor_of(args, operand, TENSOR_DST, backward);
@@ -284,7 +288,7 @@ static long count_wrong(const trope_args *args, int operand, int backward, const
     return wrong;
 }
 
-/* The call, which has its angles, gives what the reference makes of those of each token. */
+/* Compares a call that has its angles already with the reference, which takes the angles of each token from `rows`. */
 static void check_call(const model *m, const char *what, call c, const void *rows, int32_t dtype, double slack)
 {
     random_state random = {(uint64_t)m->rotary_dim};
@@ -309,7 +313,7 @@ static void check_call(const model *m, const char *what, call c, const void *row
     }
 }
 
-/* A table in every way, of fp32 or cast to the dtype of q, as transformers hands it on. */
+/* Checks the table in every form, in fp32, or cast to the dtype of q as transformers does. */
 static void check_tables(const model *m, int32_t dtype, int32_t table_dtype, const uint8_t *pair_axis)
 {
     for (int way = 0; way < WAYS; way++) {
@@ -328,7 +332,8 @@ static void check_tables(const model *m, int32_t dtype, int32_t table_dtype, con
     }
 }
 
-/* Frequencies with ids: inputs are below 1, sine and cosine off by 1.2e-7, and there are three roundings. */
+/* Checks frequencies with ids. Inputs are below 1, sine and cosine have errors up to 1.2e-7, and there are three
+ * roundings. */
 static void check_frequencies(const model *m, const uint8_t *pair_axis)
 {
     for (id_layout layout = AXES_OUTSIDE; layout <= AXES_INSIDE; layout++) {
