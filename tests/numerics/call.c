@@ -1,6 +1,6 @@
-/* The numbers of whole calls, through the public API and on every instruction set that this CPU has: the error bound with
- * angles of any size and positions up to 2^31 - 1, and NaN. (That operations have their order to the last bit, in each rounding,
- * gradcheck_random finds in tables of cos and sin.) */
+/* The numerical results of whole calls, through the public API and with every instruction set of this CPU: the error
+ * bound for angles of any size and positions up to 2^31 - 1, and NaN. (gradcheck_random checks the order of operations
+ * to the last bit, in each rounding mode, with tables of cos and sin.) */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 #define HEAD         (DIM + 3) /* three elements pass through */
 #define SINCOS_BOUND 1.2e-7
 
-/* One operand, and everything that a call may read. x and y are of the dtype, x_value is x as doubles. */
+/* A call with one operand, and all memory that it may use. x and y have the dtype of the call. x_value is x as doubles. */
 typedef struct problem {
     call c;
     double x_value[TOKENS][HEAD];
@@ -43,7 +43,7 @@ static void start_problem(int32_t dtype, random_state *r)
     call_add(&p.c, p.y, TROPE_SBHD, 1, HEAD, DIM)->src = p.x;
 }
 
-/* Runs the call on one instruction set; 0 if this machine lacks it. */
+/* Runs the call with one instruction set. Returns 0 if this machine lacks it. */
 static int run(int32_t isa)
 {
     p.c.args.isa = isa;
@@ -59,7 +59,8 @@ static const void *result_at(int token, int element)
     return (const char *)p.y + (size_t)(token * HEAD + element) * number_size(p.c.args.dtype);
 }
 
-/* y against the exact rotation: one rounding to the dtype, the error of sine and cosine, and that of two operations. */
+/* Compares y with the exact rotation. y may have the error of one rounding to the dtype, of sine and cosine, and of two
+ * operations. */
 static double check_against(int token, int pair, double s, double c)
 {
     const int32_t dtype = p.c.args.dtype;
@@ -78,7 +79,7 @@ static double check_against(int token, int pair, double s, double c)
     return worst;
 }
 
-/* inv_freq at both ends of the positions and at random ones between. */
+/* inv_freq at both ends of the range of positions and at random positions between them. */
 static void check_positions(int32_t dtype)
 {
     random_state r = {17};
@@ -107,7 +108,7 @@ static void check_positions(int32_t dtype)
     printf("%s, positions up to 2^31 - 1: largest error %.3g\n", number_name(dtype), worst);
 }
 
-/* Frequencies of which all but the last are those of the call before, and those that come after a call with fewer. */
+/* Frequencies that differ from the previous call only in the last pair, and frequencies after a call with fewer pairs. */
 static void check_changed_frequencies(void)
 {
     random_state r = {29};
@@ -130,7 +131,7 @@ static void check_changed_frequencies(void)
     }
 }
 
-/* freqs with every exponent that a float has. */
+/* Fills freqs with random bits, so that all exponents of a float occur. */
 static void fill_angles(random_state *r)
 {
     for (int n = 0; n < TOKENS * PAIRS; n++) {
@@ -157,7 +158,8 @@ static void check_angles(int32_t dtype)
     }
 }
 
-/* Infinities and NaNs in x and in the angles: what is NaN has the canonical bits, and what passes through keeps its own. */
+/* Infinities and NaNs in x and in the angles. A computed NaN has the canonical bits. Elements that pass through keep
+ * theirs. */
 static void check_nan(int32_t dtype, int32_t rounding)
 {
     const uint64_t canonical = dtype == TROPE_F32 ? 0x7fffffffu : 0x7fffu;
@@ -170,7 +172,7 @@ static void check_nan(int32_t dtype, int32_t rounding)
     p.c.args.rounding = rounding;
     for (int n = 0; n < TOKENS * HEAD; n++) {
         const uint32_t bits = payloads[n % 4];
-        if (n % 5 == 0 || n % HEAD >= DIM) /* the upper half: a NaN or an infinity in f16 and bf16, too */
+        if (n % 5 == 0 || n % HEAD >= DIM) /* the upper bytes are a NaN or an infinity in f16 and bf16, too */
             memcpy((char *)p.x + (size_t)n * number_size(dtype), (const char *)&bits + 4 - number_size(dtype),
                    number_size(dtype));
     }

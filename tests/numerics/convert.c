@@ -1,5 +1,6 @@
-/* The conversions of f16 and bf16 against a reference that works on values, not on bits (support/number.h): all 65536 of
- * each to f32 and back, and f32 to both around every representable value, every tie, and over all exponents. */
+/* Compares the conversions of f16 and bf16 with a reference that works on values, not on bits (support/number.h). All
+ * 65536 numbers of each format are converted to f32 and back. f32 numbers are converted to both formats, around every
+ * representable value and every tie, and over all exponents. */
 #include <math.h>
 
 #include "core/rotate.h"
@@ -13,7 +14,7 @@
 typedef struct format {
     const char *name;
     int32_t dtype;
-    double overflow; /* from this magnitude on, a value rounds to infinity */
+    double overflow; /* the lowest magnitude that rounds to infinity */
     float (*to_f32)(uint16_t);
     uint16_t (*from_f32)(float);
     float (*round)(float);
@@ -60,7 +61,7 @@ static void check_every_value(const format *f)
     }
 }
 
-/* Around each value of the format, and around the tie between it and the next one. */
+/* Checks f32 numbers around each value of the format, and around the tie between it and the next value. */
 static void check_ties(const format *f)
 {
     for (uint32_t bits = 0; bits < 65536; bits++) {
@@ -93,7 +94,7 @@ static void check_special_values(const format *f)
     }
 }
 
-/* What a NaN becomes when an f32 is stored, and that nothing else changes. */
+/* Storing an f32 replaces each NaN by the canonical NaN and changes no other value. */
 static void check_canonical(void)
 {
     const uint32_t bits[] = {0x7f800001u, 0xff800001u, 0x7fc00000u, 0xffc00000u, 0xffffffffu};

@@ -1,5 +1,6 @@
-/* Slow and plain references for the phase, sharing nothing with src/: schoolbook integers for the step of a frequency, and
- * the sine and cosine of an exact product of two doubles. references.c checks them with MPFR. */
+/* Slow, simple references for the phase, which share no code with src/: the phase step of a frequency, by long
+ * multiplication of integers, and the sine and cosine of the exact product of two doubles. references.c checks them with
+ * MPFR. */
 #ifndef TESTS_NUMERICS_EXACT_H
 #define TESTS_NUMERICS_EXACT_H
 
@@ -12,9 +13,9 @@ static const uint32_t exact_inverse_two_pi[12] = {
     0x7f9458ea, 0xf7aef158, 0x6dc91b8e, 0x909374b8, 0x01924bba, 0x82746487,
 };
 
-/* Bit `place` (of value 2^place) of mantissa / (2 pi) * 2^exponent lies at place - exponent of the product below. */
+/* A bit with value 2^place in mantissa / (2 pi) * 2^exponent is bit place - exponent of this product. */
 typedef struct exact_product {
-    uint32_t word[14]; /* mantissa / (2 pi), least significant first; word[12] is the first before the binary point */
+    uint32_t word[14]; /* mantissa / (2 pi), least significant first; the binary point is just below word[12] */
 } exact_product;
 
 static inline exact_product exact_turns(uint64_t mantissa)
@@ -53,7 +54,7 @@ static inline uint64_t exact_step(double inv_freq)
     return inv_freq < 0 ? 0 - step : step;
 }
 
-/* Sine and cosine of a * b: the product as a sum of two doubles, the small one by the derivative. */
+/* Sine and cosine of a * b. The product is a sum of two doubles, and the derivative accounts for the small one. */
 static inline void exact_sincos(double a, double b, double *sine, double *cosine)
 {
     const double high = a * b, low = fma(a, b, -high);

@@ -1,6 +1,6 @@
-/* trope_fma bit for bit against the C library's fmaf (the instruction where the CPU has it): the emulation that builds
- * without FMA instructions use, and the build that has them. Random operands hardly ever meet the hard cases, so most are
- * made for one: a sum that cancels, a tie, a subnormal or an overflowing result. */
+/* Compares trope_fma bit for bit with fmaf of the C library (the instruction, if the CPU has it), in a build without FMA
+ * instructions, which emulates them, and in a build with them. Random operands hardly ever hit the hard cases, so most
+ * operands are made for one: a sum that cancels, a tie, a subnormal result or an overflow. */
 #include <math.h>
 
 #include "core/scalar.h"
@@ -19,7 +19,7 @@ static float random_float(random_state *r, int low, int high)
     return trope_float_from_bits(((uint32_t)random_bits(r) & 0x807fffffu) | exponent << 23);
 }
 
-/* A few steps up or down in the order of floats. */
+/* Moves a few floats up or down. */
 static float nudge(random_state *r, float x)
 {
     return trope_float_from_bits(trope_float_bits(x) + (uint32_t)random_between(r, -3, 3));
@@ -44,7 +44,8 @@ static void make_cancelling(random_state *r, float x[3])
     x[2] = nudge(r, -(x[0] * x[1]));
 }
 
-/* The product is half a unit in the last place of c, or next to it; or the same with the parts exchanged. */
+/* The product is one, two or three times half a unit in the last place of the summand, or close to that. In half of the
+ * cases, the product instead has up to 4 bits more than a float, and the summand is small. */
 static void make_tie(random_state *r, float x[3])
 {
     const int exponent = (int)random_between(r, -90, 90), shift = (int)random_between(r, -20, 20);
@@ -55,12 +56,12 @@ static void make_tie(random_state *r, float x[3])
     x[2] = c;
     if (random_bits(r) & 1) {
         x[0] = ldexpf((float)random_between(r, (1 << 23) + 1, (1 << 24) - 1), -shift);
-        x[1] = ldexpf((float)random_between(r, 1, 15), shift); /* 24 + 4 bits: ties among them */
+        x[1] = ldexpf((float)random_between(r, 1, 15), shift); /* 24 + 4 bits, so some products are ties */
         x[2] = random_float(r, -10, 0);
     }
 }
 
-/* As make_tie, but the product misses the tie by about the last place of double. */
+/* Like make_tie, but the product misses the tie by about a unit in the last place of a double. */
 static void make_near_tie(random_state *r, float x[3])
 {
     const int exponent = (int)random_between(r, -60, 60);
@@ -75,7 +76,7 @@ static void make_subnormal(random_state *r, float x[3])
     x[0] = random_float(r, exponent, exponent);
     x[1] = ldexpf(random_float(r, 0, 0), sum - exponent);
     x[2] = trope_float_from_bits((uint32_t)random_bits(r) & 0x81ffffffu);
-    if (random_bits(r) & 1) { /* half a unit of the subnormals, and odd multiples: ties */
+    if (random_bits(r) & 1) { /* multiples of half the smallest subnormal: odd ones are ties */
         x[0] = ldexpf(1.0f, -75 + exponent);
         x[1] = ldexpf((float)random_between(r, -7, 7), -75 - exponent);
     }
@@ -96,7 +97,7 @@ static void make_overflowing(random_state *r, float x[3])
 
 static int same_float(float a, float b)
 {
-    return trope_float_bits(a) == trope_float_bits(b) || (isnan(a) && isnan(b)); /* a NaN's bits are made at the store */
+    return trope_float_bits(a) == trope_float_bits(b) || (isnan(a) && isnan(b)); /* the store sets the bits of a NaN */
 }
 
 static void check_block(const char *what, const numerics_kernels *kernels, int count, const float (*x)[3])
@@ -150,7 +151,7 @@ static void check_family(int family)
     printf("%s: %d triples\n", families[family].what, BLOCK * BLOCKS);
 }
 
-/* Every triple of these. */
+/* Checks every triple of special values. */
 static void check_special_values(void)
 {
     const uint32_t magnitudes[] = {0,           1,           2,           0x007fffffu, 0x00800000u, 0x00800001u,

@@ -1,5 +1,5 @@
-/* The floats nearest to multiples of pi/2, where a reduction loses most. For each exponent e they are m * 2^e with m the
- * denominators of the continued fraction of 2^e / (pi/2), as far as they fit a float's 24 bits. */
+/* The floats nearest to multiples of pi/2, where the reduction of an angle loses the most bits. For each exponent e they
+ * are m * 2^e, where m is a denominator of the continued fraction of 2^e / (pi/2) that fits in the 24 bits of a float. */
 #ifndef TESTS_NUMERICS_HARD_ANGLES_H
 #define TESTS_NUMERICS_HARD_ANGLES_H
 
@@ -13,10 +13,10 @@ static uint64_t hard_fraction(int e)
 {
     const long double turn = atan2l(sinl(ldexpl(1.0L, e)), cosl(ldexpl(1.0L, e))) / acosl(-1.0L) * 2.0L;
     const long double fraction = turn - floorl(turn);
-    return (uint64_t)(fraction * 0x1p63L) << 1; /* it may round to 1, so not times 2^64 */
+    return (uint64_t)(fraction * 0x1p63L) << 1; /* not 2^64, because fraction can round to 1 */
 }
 
-/* An angle, its negative and the nearest neighbours of both. */
+/* Adds an angle, its negative, and the nearest neighbours of both. */
 static int hard_add(float *angle, int count, float x)
 {
     const float neighbours[3] = {nextafterf(x, 0.0f), x, nextafterf(x, INFINITY)};
@@ -27,7 +27,7 @@ static int hard_add(float *angle, int count, float x)
     return count;
 }
 
-/* m * 2^e for every denominator m of the continued fraction of fraction / 2^64 below 2^24, by Euclid's algorithm. */
+/* Adds m * 2^e for every denominator m < 2^24 of the continued fraction of fraction / 2^64, by Euclid's algorithm. */
 static int hard_add_denominators(float *angle, int count, uint64_t fraction, int e)
 {
     __extension__ typedef unsigned __int128 uint128;
@@ -46,7 +46,7 @@ static int hard_add_denominators(float *angle, int count, uint64_t fraction, int
     return count;
 }
 
-/* Fills angle[HARD_ANGLES_MAX], returns how many. */
+/* Fills angle[HARD_ANGLES_MAX]. Returns the number of angles. */
 static int hard_angles(float *angle)
 {
     int count = 0;

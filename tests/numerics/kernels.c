@@ -1,4 +1,4 @@
-/* Compiled several times, each time with NUMERICS_BUILD defined to the name of the table. */
+/* This file is compiled several times. NUMERICS_BUILD is the name of the struct that it defines. */
 #include "numerics/kernels.h"
 
 #include "core/sincos.h"

@@ -1,4 +1,5 @@
-/* The inline functions of src/core as loops over arrays, compiled once for each instruction set that the tests compare. */
+/* Loops over arrays with the inline functions of src/core, compiled once for each instruction set that the tests
+ * compare. */
 #ifndef TESTS_NUMERICS_KERNELS_H
 #define TESTS_NUMERICS_KERNELS_H
 
@@ -12,10 +13,10 @@ typedef struct numerics_kernels {
     void (*fma)(int count, const float (*operands)[3], float *result);
 } numerics_kernels;
 
-/* Without FMA (as far as the compiler's flags say), and with it. */
+/* Without FMA (unless the default compiler flags enable it), and with FMA. */
 extern const numerics_kernels numerics_portable, numerics_hardware;
 
-/* The second build of the functions, or NULL where there is none or this CPU cannot run it. */
+/* Returns the second build of the functions, or NULL if there is none or this CPU cannot run it. */
 static inline const numerics_kernels *numerics_second_build(void)
 {
 #ifdef NUMERICS_HARDWARE

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tables.h: reference numbers of the numerics tests, in 50 digits and from the formulas in the papers.
+"""Writes tables.h, the expected numbers of numerics_rules, computed from the formulas of the papers with 50 digits.
 
     make_tables.py tables.h    writes the file, as the build does
 
-RoPE: arXiv:2104.09864; position interpolation: 2306.15595; NTK: section 3.1 of 2309.00071; YaRN: its section 3.2 to 3.4;
-LongRoPE: 2402.13753; Llama 3: the configuration of Llama 3.1; proportional: Gemma. Only the standard library is used.
+RoPE: arXiv:2104.09864; position interpolation: 2306.15595; NTK: section 3.1 of 2309.00071; YaRN: sections 3.2 to 3.4 of the
+same paper; LongRoPE: 2402.13753; Llama 3: the configuration of Llama 3.1; proportional: Gemma. The script needs only the
+standard library.
 """
 import sys
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal as D, getcontext
@@ -13,7 +14,7 @@ getcontext().prec = 50
 
 
 def arctan_inverse(x, one):
-    """arctan(1 / x) in units of 1 / one."""
+    """Returns arctan(1 / x) in units of 1 / one, an integer."""
     total, power, n = 0, one // x, 0
     while power:
         total += (-power if n % 2 else power) // (2 * n + 1)
@@ -23,7 +24,7 @@ def arctan_inverse(x, one):
 
 
 def pi_times(one):
-    """Machin's formula."""
+    """Returns pi * one, an integer, by Machin's formula."""
     one <<= 64
     return (16 * arctan_inverse(5, one) - 4 * arctan_inverse(239, one)) >> 64
 
@@ -56,7 +57,7 @@ def dynamic(c, i):
 def yarn(c, i):
     d, m, base = c["rotary_dim"], D(c["original_max_position"]), D(c["base"])
 
-    def dimension(turns):  # the i with original_max_position * theta_i = 2 pi turns
+    def dimension(turns):  # returns the i with original_max_position * theta_i = 2 pi turns
         return (m / (2 * PI * D(turns))).ln() / base.ln() * d / 2
 
     first, last = dimension(c.get("beta_fast", 32)), dimension(c.get("beta_slow", 1))
@@ -101,7 +102,7 @@ def attention_factor(c):
     return D(1)
 
 
-SHORT = [1 + i / 64 for i in range(48)]  # in the shape of Phi-3's
+SHORT = [1 + i / 64 for i in range(48)]  # like the arrays of Phi-3
 LONG = [1 + i * i / 32 for i in range(48)]
 PHI = dict(rule=longrope, rotary_dim=96, base=10000, factor=32, original_max_position=4096, short_factor=SHORT,
            long_factor=LONG)

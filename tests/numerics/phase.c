@@ -1,8 +1,8 @@
-/* The exact phase: the step of a frequency to the last bit, and sine and cosine at positions up to 2^31 - 1, beside those
- * of an angle that is computed in fp32.
+/* The exact phase: the phase step of a frequency to the last bit, and sine and cosine at positions up to 2^31 - 1. The
+ * errors of angles that are computed in fp32 are shown for comparison.
  *
  *     numerics_phase          672 frequencies at 2^16 positions each
- *     numerics_phase --all    also every phase there is: 2^32 fractions of a turn */
+ *     numerics_phase --all    also all 2^32 phases, the multiples of 2^-32 turn */
 #include <math.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static void check_step(double inv_freq)
                   (unsigned long long)expected);
 }
 
-/* What the public function makes of many at once. */
+/* trope_phase_steps, the public function, computes many steps at once. */
 static void check_public_steps(void)
 {
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
@@ -50,7 +50,7 @@ static void check_bits(int first, uint64_t bits, uint64_t expected)
                   (unsigned long long)expected);
 }
 
-/* The table of 1 / (2 pi), wherever a window of 64 bits may start, and what fp32 angles need of it. */
+/* The bits of 1 / (2 pi), for every start of a 64-bit window. fp32 angles need only a part of this range. */
 static void check_turn_bits(void)
 {
     exact_product one = exact_turns(1);
@@ -77,7 +77,7 @@ static void check_steps(void)
         check_step(-nextafter(ldexp(1.0, e), 0.0));
         check_step(nextafter(ldexp(1.0, e), INFINITY));
     }
-    for (int k = 1; k < 4096; k++) /* close to whole turns */
+    for (int k = 1; k < 4096; k++) /* close to multiples of a full turn */
         check_step(k * 6.28318530717958647693);
     check_step(0.0);
     check_step(-0.0);
@@ -87,7 +87,7 @@ static void check_steps(void)
 
 typedef struct phase_result {
     worst fixed_point, in_double;
-    int64_t angles, different; /* bits between the two builds */
+    int64_t angles, different; /* different: the two builds give other bits */
 } phase_result;
 
 static void add_block(int count, const int64_t *position, double inv_freq, phase_result *result)
@@ -115,7 +115,9 @@ static void add_block(int count, const int64_t *position, double inv_freq, phase
         result->different += memcmp(&sine[i], &second_sine[i], 4) || memcmp(&cosine[i], &second_cosine[i], 4);
 }
 
-/* Both ends, the neighbours of powers of two, and then as many below 2^8, in [2^8, 2^9), ... and anywhere. */
+/* Returns position n of a sweep: first both ends of the range, the neighbours of powers of two, and negative positions.
+ * Then one position in four is anywhere in the range. The others are spread evenly over [0, 2^8), [2^8, 2^9), ...,
+ * [2^30, 2^31). */
 static int64_t choose_position(int n, random_state *r)
 {
     if (n < 64)
@@ -168,7 +170,7 @@ static void check_sines(double base, int dim)
                   (long long)total.different);
 }
 
-/* One 256th of all phases. */
+/* Checks one 256th of all phases. */
 static void sweep_phases(uint32_t part, worst *result)
 {
     static _Thread_local float sine[BLOCK], cosine[BLOCK];
@@ -196,10 +198,11 @@ static void check_every_phase(void)
         worst_merge(&total, mine);
     }
     printf("every phase: largest error %.3g at %.0f / 2^32 of a turn\n", total.error, total.at);
-    CHECK(total.error <= BOUND - 2e-9); /* a phase of 32 bits is off by up to 1.5e-9 radians itself */
+    CHECK(total.error <= BOUND - 2e-9); /* a phase of 32 bits itself has an error up to 1.5e-9 radians */
 }
 
-/* The largest error of sine and cosine at 1000 positions up to `last`: by the phase, and by position * inv_freq in fp32. */
+/* Compares the largest errors of sine and cosine at 1000 positions up to `last`: by the phase, and by position * inv_freq
+ * in fp32. */
 static void compare_with_fp32(double base, int dim, int64_t last)
 {
     double by_phase = 0.0, by_fp32 = 0.0, fp32_angle = 0.0;
@@ -219,7 +222,7 @@ static void compare_with_fp32(double base, int dim, int64_t last)
     printf("base %.0f, dim %d, positions up to %lld: exact phase %.3g, fp32 angle %.3g (off by up to %.3g rad)\n", base,
            dim, (long long)last, by_phase, by_fp32, fp32_angle);
     CHECK(by_phase <= BOUND);
-    CHECK(by_fp32 > 1000 * BOUND); /* so the reference can tell them apart */
+    CHECK(by_fp32 > 1000 * BOUND); /* so the reference can see the errors of fp32 angles */
 }
 
 int main(int argc, char **argv)

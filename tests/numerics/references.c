@@ -1,5 +1,5 @@
-/* What the other numerics tests compare with, checked in turn against MPFR: libm's double sine and cosine of floats, the
- * step of a frequency, and sine and cosine of position * inv_freq. */
+/* Checks the references of the other numerics tests with MPFR: libm's double sine and cosine of floats, the phase step of a
+ * frequency, and sine and cosine of position * inv_freq. */
 #include <stdint.h> /* before mpfr.h, for mpfr_get_uj */
 
 #define MPFR_USE_INTMAX_T
@@ -17,7 +17,7 @@
 
 static mpfr_t angle, result, two_pi;
 
-/* The error of s and c as sine and cosine of `angle`. */
+/* Returns the larger error of s and c, taken as sine and cosine of `angle`. */
 static double error_of(double s, double c)
 {
     mpfr_sin(result, angle, MPFR_RNDN);

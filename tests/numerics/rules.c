@@ -1,5 +1,6 @@
-/* trope_frequencies against tables made from the papers' formulas in 50 digits (make_tables.py), whatever the caller's
- * floating-point environment is; and everything that it must refuse. (Struct sizes: tests/api/struct_size.c.) */
+/* Compares trope_frequencies, in every floating-point environment, with tables that make_tables.py computes from the
+ * formulas of the papers with 50 digits. Also tests all arguments that it must refuse. (Struct sizes:
+ * tests/api/struct_size.c.) */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -12,7 +13,8 @@
 #define MAX_PAIRS (TROPE_MAX_ROTARY_DIM / 2)
 #define CASES     ((int)(sizeof table_rules / sizeof table_rules[0]))
 
-/* The exponent 2i/d is rounded before it is multiplied by ln(base); a ramp near its end cancels. */
+/* Allows for the rounding of the exponent 2i/d, which is multiplied by ln(base), and for cancellation near the ends of
+ * ramps. */
 #define TOLERANCE 2e-14
 
 static void check_case(int n)
@@ -38,7 +40,8 @@ static void check_case(int n)
     printf("%-32s largest relative error %.2g\n", table_rules[n].name, worst);
 }
 
-/* The caller's rounding direction, flushing and traps change no bit of frequencies and phase steps, and stay what they were. */
+/* The rounding direction, flushing and traps of the caller do not change the bits of frequencies and phase steps. The
+ * functions leave them unchanged. */
 static void check_environments(int n)
 {
     const int32_t pairs = table_rules[n].args.rotary_dim / 2;
@@ -79,7 +82,7 @@ static void check_same(const char *what, const trope_frequency_args *a, const tr
                   "%s: the results differ", what);
 }
 
-/* Where a 0 is a default, it is the one that the header names. */
+/* A field of 0 has the default that the header documents. */
 static void check_defaults(void)
 {
     trope_frequency_args a = *find_case("DeepSeek-V3"), b;
@@ -109,7 +112,7 @@ static void check_defaults(void)
     check_same("LongRoPE with an attention factor and no factor", &a, find_case("Phi-3, own attention factor"));
 }
 
-/* The source of a LongRoPE array may be the destination. */
+/* A LongRoPE array may be the memory of the result. */
 static void check_in_place(void)
 {
     trope_frequency_args a = *find_case("Phi-3, short");
@@ -122,7 +125,7 @@ static void check_in_place(void)
     CHECK(!memcmp(inv_freq, expected, (size_t)a.rotary_dim / 2 * sizeof(double)));
 }
 
-/* A case of each rule, and what the rule does with each field: R needs it, o may have it, - does not use it. */
+/* A valid case of each rule. */
 static const struct {
     int32_t rule;
     const char *base;
@@ -141,7 +144,7 @@ static const struct {
     const char *name;
     size_t offset;
     field_type type;
-    const char *uses; /* by the rules in their order */
+    const char *uses; /* one letter for each rule: R requires the field, o accepts it, - does not use it */
 } fields[] = {
     {"base", AT(base), REAL, "RRRRRRR"},
     {"factor", AT(factor), REAL, "-RRRRRo"},
@@ -160,7 +163,7 @@ static const struct {
     {"no_truncate", AT(no_truncate), INTEGER, "---o---"},
 };
 
-/* Everything else that is refused: a case, one field changed, and words of the message. */
+/* All other refused arguments: a case, the value of one field, and a part of the message. */
 typedef struct refusal {
     const char *base;
     size_t offset;
@@ -170,7 +173,7 @@ typedef struct refusal {
     const char *words;
 } refusal;
 
-/* Arrays of ones with one bad element, see fill_bad_arrays. */
+/* Arrays of ones with one bad element: see fill_bad_arrays. */
 static double negative_factor[48], infinite_factor[48], tiny_factor[48];
 static const double *const bad_arrays[] = {NULL, negative_factor, infinite_factor, tiny_factor};
 
@@ -229,7 +232,7 @@ static const refusal refusals[] = {
     {"Gemma, a quarter", AT(partial_rotary_factor), REAL, NAN, BAD, "partial_rotary_factor (nan) must be finite"},
 };
 
-/* `words` begin with the argument. */
+/* Checks that a call fails with a message that contains `words` and begins with the name of the argument. */
 static void check_refused(const char *what, const trope_frequency_args *args, trope_status expected, const char *words)
 {
     double inv_freq[MAX_PAIRS], untouched[MAX_PAIRS], factor = 77.0;
@@ -277,7 +280,7 @@ static void set_field(trope_frequency_args *args, size_t offset, field_type type
         memcpy(field, &one, sizeof one);
 }
 
-/* A field that a rule needs and has not, and one that it has and does not use, are refused by name. */
+/* A required field that is missing, and a given field that the rule does not use, are refused by name. */
 static void check_field(int rule, int field)
 {
     const char use = fields[field].uses[rule], *name = fields[field].name;

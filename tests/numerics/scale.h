@@ -1,4 +1,4 @@
-/* How much to do. Sanitizer builds define NUMERICS_THIN: one of so many random cases is enough there. */
+/* The amount of work. Sanitizer builds define NUMERICS_THIN and run one in NUMERICS_THIN random cases. */
 #ifndef TESTS_NUMERICS_SCALE_H
 #define TESTS_NUMERICS_SCALE_H
 

@@ -1,8 +1,8 @@
-/* trope_sincos against libm's double sine and cosine, which are within 1e-15 for every argument (references.c checks
- * that with MPFR), and bit for bit between builds with and without hardware FMA.
+/* Compares trope_sincos with libm's double sine and cosine, whose errors are below 1e-15 for every argument (references.c
+ * checks this with MPFR). Also compares builds with and without hardware FMA bit for bit.
  *
- *     numerics_sincos          more than 2^26 angles over all signs and exponents, and the special and the hardest ones
- *     numerics_sincos --all    every one of the 2^32 floats */
+ *     numerics_sincos          more than 2^26 angles over all signs and exponents, and special and hard angles
+ *     numerics_sincos --all    all 2^32 floats */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 
 typedef struct sweep_result {
     worst sine, cosine;
-    int64_t angles, different; /* bits between the two builds */
+    int64_t angles, different; /* different: the two builds give other bits */
 } sweep_result;
 
 static void add_block(int count, const float *angle, sweep_result *result)
@@ -49,7 +49,7 @@ static void merge(sweep_result *into, const sweep_result *from)
     into->different += from->different;
 }
 
-/* Of the 2^23 floats of one sign and exponent, one of each run of `step`, at random in the run. */
+/* Divides the 2^23 floats of one sign and exponent into runs of `step`, and checks one random float of each run. */
 static void sweep_exponent(uint32_t sign_and_exponent, uint32_t step, sweep_result *result)
 {
     random_state random = {sign_and_exponent};
@@ -69,7 +69,7 @@ static void sweep_exponent(uint32_t sign_and_exponent, uint32_t step, sweep_resu
     add_block(filled, angle, result);
 }
 
-/* Adds to total[0] the angles that the fast reduction takes, to total[1] those of 2^20 and more. */
+/* total[0] receives the angles of the fast reduction, total[1] the angles of 2^20 and more. */
 static void sweep(uint32_t step, sweep_result total[2])
 {
 #pragma omp parallel for schedule(dynamic)
@@ -106,7 +106,8 @@ static void check_hard_angles(void)
     report("near multiples of pi/2", &result);
 }
 
-/* Both sides of the seam between the fast reduction and the one for large angles, and the largest floats. */
+/* Both sides of the boundary between the fast reduction and the reduction of large angles, the largest floats, and the
+ * floats around the smallest normal one. */
 static void check_seams(void)
 {
     const uint32_t seams[] = {0x49800000u, 0x7f7fffffu - BLOCK / 2, 0x00800000u};
@@ -121,8 +122,8 @@ static void check_seams(void)
     report("at the seams", &result);
 }
 
-/* Compilers, machines and devices must agree to the last bit: a hash of a million results, computed once and for all. A
- * deliberate change of the polynomials or the reduction changes it, and is a change of every user's results. */
+/* The expected hash of a million results. Compilers, machines and devices must agree to the last bit. A deliberate
+ * change of the polynomials or the reduction changes this hash, and changes the results of every user. */
 #define FINGERPRINT 0xbc9c68fa0f305f89u
 
 static void check_fingerprint(void)
@@ -155,7 +156,7 @@ static void check_special_angles(void)
         trope_sincos(trope_float_from_bits(not_finite[i]), &s, &c);
         CHECK_MESSAGE(isnan(s) && isnan(c), "the angle with bits %08x gives %g, %g", not_finite[i], s, c);
     }
-    for (uint32_t bits = 1; bits < 0x00800000u; bits += 12345) { /* subnormal: fp32 rounds them twice */
+    for (uint32_t bits = 1; bits < 0x00800000u; bits += 12345) { /* subnormal angles, which fp32 rounds twice */
         const float x = trope_float_from_bits(bits);
         trope_sincos(x, &s, &c);
         CHECK_MESSAGE(fabsf(s - x) <= 0x1p-149f && c == 1.0f, "the subnormal angle %a gives %a, %a", x, s, c);

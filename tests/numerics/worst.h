@@ -1,4 +1,4 @@
-/* The worst of many errors, and where it was. */
+/* The largest of many errors, and the argument where it occurred. */
 #ifndef TESTS_NUMERICS_WORST_H
 #define TESTS_NUMERICS_WORST_H
 
