@@ -21,7 +21,7 @@ static void check(config *c, int backward)
         environment_enter(i);
         const trope_status status = config_run(c, args, backward);
         const int is_same = environment_leave(i);
-        CHECK_MESSAGE(status == TROPE_OK && is_same, "environment %d: refused, or another behind the call", i);
+        CHECK_MESSAGE(status == TROPE_OK && is_same, "environment %d: the call failed, or changed the environment", i);
         check_parity(c, is_snapshot(c, expected), "parity_environment");
     }
     free(expected);

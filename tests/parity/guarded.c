@@ -32,7 +32,7 @@ static void check_side(config *c, int backward, guarded_side side, const unsigne
     guarded_remember();
     const trope_status status = run_guarded(&k, backward, side);
     CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());
-    check_parity(c, guarded_is_remembered(0), "parity_guarded: something is written beside");
+    check_parity(c, guarded_is_remembered(0), "parity_guarded, memory around the buffers");
     guarded_return(c);
     check_parity(c, is_snapshot(c, expected), side == GUARDED_BELOW ? "parity_guarded, below" : "parity_guarded, above");
 }

@@ -159,7 +159,7 @@ int main(int argc, char **argv)
     const seed_range seeds = parse_seeds(argc, argv, 512);
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
         check_seed(seed);
-    printf("operands: %ld unshared, %ld shared by group, %ld shared by all\n", checked[TROPE_SHARED_NONE],
-           checked[TROPE_SHARED_GROUP], checked[TROPE_SHARED_ALL]);
+    printf("operands: %ld without shared heads, %ld with heads shared in groups, %ld with one shared head\n",
+           checked[TROPE_SHARED_NONE], checked[TROPE_SHARED_GROUP], checked[TROPE_SHARED_ALL]);
     return check_result();
 }

@@ -82,6 +82,7 @@ int main(int argc, char **argv)
             check(make(seed, 9 << 20), 3);
     }
     for (int i = 0; i < 3; i++)
-        printf("%-8s %ld runs%s\n", isa_names[i], runs[i], runs[i] ? "" : ": this machine or build has it not");
+        printf("%-8s %ld runs%s\n", isa_names[i], runs[i],
+               runs[i] ? "" : ": not available on this machine or in this build");
     return check_result();
 }

@@ -136,7 +136,7 @@ static void check_expanded(config *c, int backward)
         a->ids_layout = a->position_axes > 1 ? TROPE_IDS_AXES_BATCH_TOKENS : TROPE_IDS_BATCH_TOKENS;
         memset(a->ids_stride, 0, sizeof a->ids_stride);
     }
-    check_parity(c, same_bytes(c, &other, &k, backward), "parity_memory, table and ids expanded");
+    check_parity(c, same_bytes(c, &other, &k, backward), "parity_memory, expanded table and ids");
     free(freqs);
     free(cos);
     free(sin);
@@ -165,7 +165,7 @@ static void check_moved(config *c, int backward)
         memcpy(c->buffers[i].bytes, bases[i], c->buffers[i].size);
         free(memory[i]);
     }
-    check_parity(c, is_snapshot(c, here), "parity_memory, moved");
+    check_parity(c, is_snapshot(c, here), "parity_memory, buffers at other addresses");
     free(here);
 }
 

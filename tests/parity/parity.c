@@ -36,7 +36,7 @@ int is_snapshot(const config *c, const unsigned char *before)
         size_t byte = 0;
         while (buffer->bytes[byte] == before[at + byte])
             byte++;
-        printf("buffer %d, byte %zu of %zu, from there:", i, byte, buffer->size);
+        printf("buffer %d, from byte %zu of %zu, expected/found:", i, byte, buffer->size);
         for (size_t j = byte; j < byte + 8 && j < buffer->size; j++)
             printf(" %02x/%02x", before[at + j], buffer->bytes[j]);
         printf("\n");
@@ -55,9 +55,9 @@ int same_elements(const trope_args *a, const trope_args *b, int backward)
             const char *second = (const char *)q.base + tensor_offset(&q, j) * size;
             if (!memcmp(first, second, (size_t)size))
                 continue;
-            printf("operand %d, element %lld: %g (0x%llx) and %g (0x%llx)\n", i, (long long)j, number_load(a->dtype, first),
-                   (unsigned long long)number_bits(a->dtype, first), number_load(a->dtype, second),
-                   (unsigned long long)number_bits(a->dtype, second));
+            printf("operand %d, element %lld: %g (0x%llx) in one call, %g (0x%llx) in the other\n", i, (long long)j,
+                   number_load(a->dtype, first), (unsigned long long)number_bits(a->dtype, first),
+                   number_load(a->dtype, second), (unsigned long long)number_bits(a->dtype, second));
             return 0;
         }
     }

@@ -275,7 +275,7 @@ int main(int argc, char **argv)
         run_directions(seed, tokens, 5, 1, check_sequence);
     }
     for (int i = 0; i < SPLITS; i++)
-        CHECK_MESSAGE(compared[i] > 0, "%s: nothing was compared", split_names[i]);
+        CHECK_MESSAGE(compared[i] > 0, "%s: the test compared nothing", split_names[i]);
     printf("compared: %ld by operands, %ld by batch entries, %ld by heads, %ld with token_sums, %ld by sequence\n",
            compared[BY_OPERANDS], compared[BY_BATCH], compared[BY_HEADS], compared[BY_RANKS], compared[BY_SEQUENCE]);
     return check_result();
