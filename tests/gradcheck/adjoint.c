@@ -94,8 +94,8 @@ static void check_undone(linear_call *p, int by_backward, double *worst)
     for (int64_t i = 0; i < p->inputs; i++) {
         const double error = fabs(found[i] - x[i]);
         *worst = fmax(*worst, error / p->amplitude);
-        if (!CHECK_MESSAGE(error <= bound, "x[%lld] is %.17g, restored by %s %.17g", (long long)i, x[i],
-                           by_backward ? "backward" : "turning back", found[i]))
+        if (!CHECK_MESSAGE(error <= bound, "x[%lld] is %.17g, %s restores %.17g", (long long)i, x[i],
+                           by_backward ? "backward" : "the inverse rotation", found[i]))
             print(p);
     }
     free(x);

@@ -167,7 +167,7 @@ static void check_direction(const angles *a, const double *dy, double gradient, 
         if (scale > 0 && rounding < 1e-14)
             t->worst[rung] = fmax(t->worst[rung], error / scale);
         t->checked += scale > 0;
-        if (!CHECK_MESSAGE(error <= bound, "step %g: the gradient is %.17g, by differences %.17g +- %.3g", h, gradient,
+        if (!CHECK_MESSAGE(error <= bound, "step %g: the gradient is %.17g, differences give %.17g +- %.3g", h, gradient,
                            numeric, bound))
             gradcheck_print(a->p->c, "finite_difference");
     }

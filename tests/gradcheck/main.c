@@ -52,7 +52,7 @@ int gradcheck_compare(config *c, int backward, comparison *result)
 void gradcheck_print_comparison(const comparison *result)
 {
     printf("%ld elements: %ld rotated, %ld copied or zero, %ld poisoned; %ld sums of d_freqs, d_inv_freq and "
-           "d_weight, %ld of no terms\n",
+           "d_weight, %ld sums without terms\n",
            result->elements, result->kinds[REFERENCE_NUMBER], result->kinds[REFERENCE_BITS], result->kinds[REFERENCE_NAN],
            result->sums[1], result->sums[0]);
     printf("worst error over tolerance:");
@@ -99,6 +99,6 @@ int main(int argc, char **argv)
         ran++;
     }
     if (!ran)
-        printf("there is no part of that name\n");
+        printf("no part has this name\n");
     return status || !ran;
 }

@@ -77,7 +77,7 @@ static void check_direction(linear_call *p, const numbers *n, const double *dy, 
     }
     *worst = fmax(*worst, (double)(fabsl(numeric - slope) / scale));
     if (!CHECK_MESSAGE(fabsl(numeric - slope) <= LIMIT * scale,
-                       "%s: the gradient is %.17Lg, by differences %.17Lg +- %.3Lg", n->name, slope, numeric,
+                       "%s: the gradient is %.17Lg, differences give %.17Lg +- %.3Lg", n->name, slope, numeric,
                        LIMIT * scale))
         gradcheck_print(p->c, "norm_difference");
     for (int k = 0; k < 4; k++)

@@ -20,7 +20,7 @@ static void check_all_numbers(int32_t dtype)
         number_store(dtype, &out, value);
         if (isnan(value))
             continue;
-        CHECK_MESSAGE(in == out, "%s 0x%04x is %g and back 0x%04x", number_name(dtype), in, value, out);
+        CHECK_MESSAGE(in == out, "%s 0x%04x is %g, which is stored as 0x%04x", number_name(dtype), in, value, out);
         CHECK(number_round(dtype, value) == value);
         if (bits < 0x8000 && bits) /* ascending in steps of two half ulps */
             CHECK(value > before && (isinf(value) || bits == 1 || value - before == 2 * number_half_ulp(dtype, before)));
@@ -164,12 +164,12 @@ static void check_rotations(void)
      * Forward 3*2 - 5*11, 4*3 - 6*13, 5*5 + 3*17, 6*7 + 4*19. Backward 3*2 + 5*17, 4*3 + 6*19, 5*5 - 3*11, 6*7 - 4*13. */
     c = one_head(NULL, y, 8);
     call_tables(&c, cosines, sines, TROPE_F64, TROPE_COLUMNS_HALF, 1);
-    check_pairs(&c, 0, (const double[]){1, 2, -49, -66, 76, 118, 7, 8}, "columns by halves");
-    check_pairs(&c, 1, (const double[]){1, 2, 91, 126, -8, -10, 7, 8}, "columns by halves");
+    check_pairs(&c, 0, (const double[]){1, 2, -49, -66, 76, 118, 7, 8}, "HALF columns");
+    check_pairs(&c, 1, (const double[]){1, 2, 91, 126, -8, -10, 7, 8}, "HALF columns");
     /* With INTERLEAVED columns and half pairing, pair (3, 5) has columns 0 and 1, and pair (4, 6) has columns 2 and 3:
      * 3*2 - 5*11, 4*5 - 6*17, 5*3 + 3*13, 6*7 + 4*19. */
     c.args.angle_columns = TROPE_COLUMNS_INTERLEAVED;
-    check_pairs(&c, 0, (const double[]){1, 2, -49, -82, 54, 118, 7, 8}, "columns interleaved");
+    check_pairs(&c, 0, (const double[]){1, 2, -49, -82, 54, 118, 7, 8}, "INTERLEAVED columns");
     /* Two parts have one pair each, (3, 4) and (5, 6), as with interleaved pairing. */
     c.args.parts = 2;
     c.args.angle_columns = TROPE_COLUMNS_PAIR;
@@ -190,7 +190,7 @@ static void check_tables(void)
     c.args.pair_axis = axes;
     c.args.angle_layout = TROPE_TABLE_STRIDED;
     memcpy(c.args.angle_stride, (const int64_t[]){4, 0, 8, 2}, sizeof c.args.angle_stride);
-    check_pairs(&c, 0, (const double[]){1, 2, -70, -66, 76, 70, 7, 8}, "complex, by axes");
+    check_pairs(&c, 0, (const double[]){1, 2, -70, -66, 76, 70, 7, 8}, "complex table with axes");
     /* dL/da of pair 0, with dy (3, 5) and x (1, 1) at cos 5, sin 17, is 3 (-17 - 5) + 5 (5 - 17) = -126. For pair 1,
      * with dy (4, 6) at cos 3, sin 13, it is 4 (-13 - 3) + 6 (3 - 13) = -124. */
     c.operands[0].forward_src = x;
