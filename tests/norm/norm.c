@@ -200,7 +200,7 @@ static void check_forward(const norm_case *c, const double *normed)
         for (int i = row * rstds; i < (row + 1) * rstds; i++) {
             const double got = number_load(real, rstd_bytes + (size_t)i * number_size(real));
             const double right = find_rstd(c, normed + row * count, i % rstds, 1e-5);
-            CHECK_MESSAGE(got == right, "head_dim %d, scope %d, order %d: rstd[%d] is %.9g, not %.9g", c->s.head_dim,
+            CHECK_MESSAGE(got == right, "head_dim %d, scope %d, order %d: rstd[%d] is %.9g, expected %.9g", c->s.head_dim,
                           c->scope, c->order, i, got, right);
         }
         memcpy(expected, x.value + row * count, (size_t)count * sizeof *expected);
@@ -211,8 +211,8 @@ static void check_forward(const norm_case *c, const double *normed)
             worst = error > worst ? error : worst;
         }
         CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5),
-                      "head_dim %d, pairing %d, scope %d, order %d, row %d: off by %g", c->s.head_dim, c->pairing, c->scope,
-                      c->order, row, worst);
+                      "head_dim %d, pairing %d, scope %d, order %d, token %d: the error is %g", c->s.head_dim, c->pairing,
+                      c->scope, c->order, row, worst);
     }
 }
 
@@ -234,7 +234,7 @@ static void forward(const norm_case *c)
         CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());
         if (isa == TROPE_ISA_AUTO)
             memcpy(first, y.bytes, bytes);
-        CHECK_MESSAGE(!memcmp(first, y.bytes, bytes), "head_dim %d: isa %d gives other bits", c->s.head_dim, isa);
+        CHECK_MESSAGE(!memcmp(first, y.bytes, bytes), "head_dim %d: isa %d gives different bits", c->s.head_dim, isa);
     }
     check_forward(c, find_normed(c));
 }
@@ -253,8 +253,8 @@ static void check_direction(const norm_case *c, const char *what, const double *
     const double *of[3] = {which == 0 ? direction : NULL, which == 1 ? direction : NULL, which == 2 ? direction : NULL};
     const double found = (loss(c, step, of[0], of[1], of[2]) - loss(c, -step, of[0], of[1], of[2])) / (2 * step);
     CHECK_MESSAGE(fabs(found - expected) < 1e-7 * (magnitude + 1),
-                  "%s, head_dim %d, pairing %d, per_head %d, scope %d, order %d: %.9g, not %.9g", what, c->s.head_dim,
-                  c->pairing, c->per_head, c->scope, c->order, expected, found);
+                  "%s, head_dim %d, pairing %d, per_head %d, scope %d, order %d: the gradient gives %.9g, differences %.9g",
+                  what, c->s.head_dim, c->pairing, c->per_head, c->scope, c->order, expected, found);
 }
 
 static void backward(const norm_case *c)
@@ -275,7 +275,7 @@ static void backward(const norm_case *c)
         CHECK_MESSAGE(trope_backward(call_args(&made)) == TROPE_OK, "%s", trope_last_error());
         if (threads == 1)
             memcpy(first, d_weight_bytes, sizeof first);
-        CHECK_MESSAGE(!memcmp(first, d_weight_bytes, (size_t)weights * 8), "d_weight depends on threads");
+        CHECK_MESSAGE(!memcmp(first, d_weight_bytes, (size_t)weights * 8), "d_weight depends on the number of threads");
     }
     for (int i = 0; i < count; i++)
         dx.value[i] = number_load(TROPE_F64, dx.bytes + (size_t)i * 8);
@@ -400,10 +400,10 @@ static void ranks(const norm_case *c, int32_t padding)
     norm.rstd = rstd_bytes;
     norm.rstd_use = TROPE_RSTD_WRITE;
     CHECK_MESSAGE(trope_forward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(!memcmp(of_ranks.bytes, y.bytes, bytes), "head_dim %d, order %d: ranks give other bits of y",
+    CHECK_MESSAGE(!memcmp(of_ranks.bytes, y.bytes, bytes), "head_dim %d, order %d: ranks give different bits of y",
                   c->s.head_dim, c->order);
     CHECK_MESSAGE(!memcmp(rank_rstd_bytes, rstd_bytes, BATCH * TOKENS * real),
-                  "head_dim %d, order %d: ranks give other bits of rstd", c->s.head_dim, c->order);
+                  "head_dim %d, order %d: ranks give different bits of rstd", c->s.head_dim, c->order);
     whole = call_of(c, &norm, norms, dy.bytes, dx.bytes);
     pack(&whole, padding);
     whole.operands[0].forward_src = x.bytes;
@@ -418,10 +418,10 @@ static void ranks(const norm_case *c, int32_t padding)
     check_sums(c, padding);
     norm.d_weight = d_weight_bytes;
     CHECK_MESSAGE(trope_backward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(!memcmp(of_ranks.bytes, dx.bytes, bytes), "head_dim %d, order %d: ranks give other bits of dx",
+    CHECK_MESSAGE(!memcmp(of_ranks.bytes, dx.bytes, bytes), "head_dim %d, order %d: ranks give different bits of dx",
                   c->s.head_dim, c->order);
     CHECK_MESSAGE(!c->per_head || !memcmp(rank_d_weight_bytes, d_weight_bytes, weights * real),
-                  "head_dim %d, order %d: ranks give other bits of d_weight", c->s.head_dim, c->order);
+                  "head_dim %d, order %d: ranks give different bits of d_weight", c->s.head_dim, c->order);
 }
 
 /* Sums of calls with a poisoned position in each batch entry. The sum of the squares of x does not depend on positions. */
@@ -463,7 +463,7 @@ static void poison(const norm_case *c)
             const int head = i / (BATCH * TOKENS), row = i % (BATCH * TOKENS);
             const double sum = number_load(real, sums_bytes + (size_t)i * number_size(real));
             const int is_nan = row % TOKENS == POISONED && (is_backward || c->order == TROPE_NORM_AFTER);
-            CHECK_MESSAGE(is_nan ? isnan(sum) : sum != 0 && isfinite(sum), "backward %d, order %d, row %d: the sum is %g",
+            CHECK_MESSAGE(is_nan ? isnan(sum) : sum != 0 && isfinite(sum), "backward %d, order %d, token %d: the sum is %g",
                           is_backward, c->order, row, sum);
             if (!is_backward && c->order == TROPE_NORM_BEFORE)
                 CHECK(sum == tree_of_squares(c, x.value + (row * HEADS + head) * c->s.head_dim));
