@@ -57,7 +57,8 @@ static void check_every_value(const format *f)
         }
         CHECK_MESSAGE(x == expected && !signbit(x) == !signbit(expected), "%s: %04x gives %a, expected %a", f->name, bits,
                       x, expected);
-        CHECK_MESSAGE(f->from_f32(x) == bits, "%s: %04x comes back as %04x", f->name, bits, f->from_f32(x));
+        CHECK_MESSAGE(f->from_f32(x) == bits, "%s: %04x is converted to f32 and back to %04x", f->name, bits,
+                      f->from_f32(x));
     }
 }
 

@@ -130,12 +130,9 @@ static const struct {
     const char *what;
     void (*make)(random_state *r, float x[3]);
 } families[] = {
-    {"any bits", make_any},
-    {"near exponents", make_near},
-    {"cancellation", make_cancelling},
-    {"ties", make_tie},
-    {"near ties", make_near_tie},
-    {"subnormal results", make_subnormal},
+    {"random bits", make_any},         {"similar exponents", make_near},
+    {"cancellation", make_cancelling}, {"ties", make_tie},
+    {"near ties", make_near_tie},      {"subnormal results", make_subnormal},
     {"overflow", make_overflowing},
 };
 

@@ -162,7 +162,7 @@ static void check_sines(double base, int dim)
             total.different += mine.different;
         }
     }
-    printf("base %.0f, dim %d: %lld angles, largest error %.3g at position %.0f (in double %.2g)\n", base, dim,
+    printf("base %.0f, dim %d: %lld angles, largest error %.3g at position %.0f (%.2g in double)\n", base, dim,
            (long long)total.angles, total.fixed_point.error, total.fixed_point.at, total.in_double.error);
     CHECK(total.fixed_point.error <= BOUND);
     CHECK(total.in_double.error <= 4e-10); /* 2^31 * 2^-65 turns, in radians */
@@ -219,8 +219,9 @@ static void compare_with_fp32(double base, int dim, int64_t last)
             fp32_angle = fmax(fp32_angle, fabs((double)angle - (double)position * inv_freq));
         }
     }
-    printf("base %.0f, dim %d, positions up to %lld: exact phase %.3g, fp32 angle %.3g (off by up to %.3g rad)\n", base,
-           dim, (long long)last, by_phase, by_fp32, fp32_angle);
+    printf("base %.0f, dim %d, positions up to %lld: error with exact phase %.3g, with fp32 angle %.3g (angle error %.3g "
+           "rad)\n",
+           base, dim, (long long)last, by_phase, by_fp32, fp32_angle);
     CHECK(by_phase <= BOUND);
     CHECK(by_fp32 > 1000 * BOUND); /* so the reference can see the errors of fp32 angles */
 }

@@ -50,7 +50,7 @@ static void check_libm(void)
         mpfr_set_flt(angle, x, MPFR_RNDN);
         worst_add(&at_random, error_of(sin(x), cos(x)), x);
     }
-    printf("libm: largest error %.2g at %d hard angles (the nearest %.3g from a multiple of pi/2), %.2g at random ones\n",
+    printf("libm: largest error %.2g at %d hard angles (at least %.3g from a multiple of pi/2), %.2g at random angles\n",
            at_hard.error, count, nearest, at_random.error);
     CHECK(at_hard.error < 1e-15);
     CHECK(at_random.error < 1e-15);
@@ -80,7 +80,7 @@ static void check_exact_step(void)
     random_state r = {5};
     for (int i = 0; i < 100000 / NUMERICS_THIN; i++) {
         const double x = ldexp(1.0 + fabs(random_real(&r)), (int)random_between(&r, -140, 62)) * (i % 2 ? 1 : -1);
-        CHECK_MESSAGE(exact_step(x) == mpfr_step(x), "the step of %a is %016llx, MPFR says %016llx", x,
+        CHECK_MESSAGE(exact_step(x) == mpfr_step(x), "the step of %a is %016llx, MPFR gives %016llx", x,
                       (unsigned long long)exact_step(x), (unsigned long long)mpfr_step(x));
     }
 }

@@ -56,11 +56,11 @@ static void check_environments(int n)
         trope_status status = trope_frequencies(&table_rules[n].args, inv_freq, &factor);
         status |= trope_phase_steps(inv_freq, pairs, steps);
         const int is_same = environment_leave(i);
-        CHECK_MESSAGE(status == TROPE_OK && is_same, "%s, environment %d: refused, or another behind the call",
+        CHECK_MESSAGE(status == TROPE_OK && is_same, "%s, environment %d: a call failed, or changed the environment",
                       table_rules[n].name, i);
         CHECK_MESSAGE(factor == expected_factor && !memcmp(inv_freq, expected, bytes) &&
                           !memcmp(steps, expected_steps, bytes),
-                      "%s, environment %d: other bits", table_rules[n].name, i);
+                      "%s, environment %d: the bits differ", table_rules[n].name, i);
     }
 }
 
@@ -105,7 +105,7 @@ static void check_defaults(void)
     a.partial_rotary_factor = 1;
     b.rule = TROPE_RULE_DEFAULT;
     b.partial_rotary_factor = 0;
-    check_same("proportional in full", &a, &b);
+    check_same("proportional with partial_rotary_factor 1", &a, &b);
 
     a = *find_case("Phi-3, own attention factor");
     a.factor = 0;
@@ -245,8 +245,9 @@ static void check_refused(const char *what, const trope_frequency_args *args, tr
     CHECK_MESSAGE(strstr(trope_last_error(), words) && !strncmp(trope_last_error(), "trope_frequencies: ", 19),
                   "%s: the message is \"%s\", expected \"%s\"", what, trope_last_error(), words);
     CHECK_MESSAGE(argument[0] && !strncmp(trope_last_error() + 19, argument, strlen(argument)),
-                  "%s: the argument is \"%s\": %s", what, argument, trope_last_error());
-    CHECK_MESSAGE(factor == 77.0 && !memcmp(inv_freq, untouched, sizeof inv_freq), "%s: something was written", what);
+                  "%s: the name of the argument is \"%s\", the message is \"%s\"", what, argument, trope_last_error());
+    CHECK_MESSAGE(factor == 77.0 && !memcmp(inv_freq, untouched, sizeof inv_freq), "%s: the failed call wrote results",
+                  what);
 }
 
 static void check_refusal(const refusal *r)

@@ -119,7 +119,7 @@ static void check_seams(void)
             angle[i] = trope_float_from_bits((seams[s / 2] - BLOCK / 2 + i) | (uint32_t)(s % 2) << 31);
         add_block(BLOCK, angle, &result);
     }
-    report("at the seams", &result);
+    report("at boundaries", &result);
 }
 
 /* The expected hash of a million results. Compilers, machines and devices must agree to the last bit. A deliberate
@@ -138,7 +138,8 @@ static void check_fingerprint(void)
         hash.state ^= (uint64_t)trope_float_bits(s) << 32 | trope_float_bits(c);
         hash.state = random_bits(&hash);
     }
-    CHECK_MESSAGE(hash.state == FINGERPRINT, "the bits of a million sines and cosines hash to 0x%016llxu, not 0x%016llxu",
+    CHECK_MESSAGE(hash.state == FINGERPRINT,
+                  "the bits of a million sines and cosines hash to 0x%016llxu, expected 0x%016llxu",
                   (unsigned long long)hash.state, (unsigned long long)FINGERPRINT);
 }
 
@@ -172,7 +173,7 @@ int main(int argc, char **argv)
     report(all ? "every float below 2^20" : "below 2^20", &result[0]);
     report(all ? "every finite float from 2^20 on" : "from 2^20 on", &result[1]);
     if (!numerics_second_build())
-        printf("no second build with FMA instructions here: nothing to compare with\n");
+        printf("no second build with FMA instructions to compare with\n");
     check_hard_angles();
     check_seams();
     check_fingerprint();
