@@ -216,7 +216,7 @@ static void check_forward(const norm_case *c, const double *normed)
     }
 }
 
-static void forward(const norm_case *c)
+static void test_forward(const norm_case *c)
 {
     static char first[sizeof y.bytes];
     const size_t bytes = (size_t)(ROWS * c->s.head_dim) * number_size(c->dtype);
@@ -257,7 +257,7 @@ static void check_direction(const norm_case *c, const char *what, const double *
                   what, c->s.head_dim, c->pairing, c->per_head, c->scope, c->order, expected, found);
 }
 
-static void backward(const norm_case *c)
+static void test_backward(const norm_case *c)
 {
     static char first[sizeof d_weight_bytes];
     const int weights = (c->per_head ? HEADS : 1) * c->s.head_dim, count = ROWS * c->s.head_dim;
@@ -385,7 +385,7 @@ static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, in
     }
 }
 
-static void ranks(const norm_case *c, int32_t padding)
+static void test_ranks(const norm_case *c, int32_t padding)
 {
     const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32), weights = HEADS * (size_t)c->s.head_dim;
     const size_t bytes = (size_t)(ROWS * c->s.head_dim) * number_size(c->dtype);
@@ -425,7 +425,7 @@ static void ranks(const norm_case *c, int32_t padding)
 }
 
 /* Sums of calls with a poisoned position in each batch entry. The sum of the squares of x does not depend on positions. */
-static void poison(const norm_case *c)
+static void test_poison(const norm_case *c)
 {
     enum { POISONED = 2, TABLE_ROWS = 4 };
     static const int32_t ids[TOKENS] = {0, 3, TABLE_ROWS, 1, 2};
@@ -487,13 +487,13 @@ int main(void)
             draw(&weight, HEADS * c.s.head_dim, c.dtype);
             for (int pair = 0; pair < c.s.rotary_dim / 2; pair++)
                 inv_freq[pair] = fabs(random_real(&numbers));
-            forward(&c);
+            test_forward(&c);
             if (c.scope == TROPE_NORM_TOKEN) {
-                ranks(&c, (int32_t)((i + (size_t)options) % 4));
-                poison(&c);
+                test_ranks(&c, (int32_t)((i + (size_t)options) % 4));
+                test_poison(&c);
             }
             if (c.dtype == TROPE_F64)
-                backward(&c);
+                test_backward(&c);
         }
     }
     return check_result();

@@ -61,7 +61,7 @@ static const void *result_at(int token, int element)
 
 /* Compares y with the exact rotation. y may have the error of one rounding to the dtype, of sine and cosine, and of two
  * operations. */
-static double check_against(int token, int pair, double s, double c)
+static double check_pair(int token, int pair, double s, double c)
 {
     const int32_t dtype = p.c.args.dtype;
     const double x1 = p.x_value[token][pair], x2 = p.x_value[token][pair + PAIRS];
@@ -101,7 +101,7 @@ static void check_positions(int32_t dtype)
             for (int i = 0; i < PAIRS; i++) {
                 double s, c;
                 exact_sincos((double)p.position[t], p.inv_freq[i], &s, &c);
-                worst = fmax(worst, check_against(t, i, s, c));
+                worst = fmax(worst, check_pair(t, i, s, c));
             }
         }
     }
@@ -126,7 +126,7 @@ static void check_changed_frequencies(void)
         for (int pair = 0; pair < PAIRS && change != 2; pair++) {
             double s, c;
             exact_sincos(TOKENS - 1.0, p.inv_freq[pair], &s, &c);
-            check_against(TOKENS - 1, pair, s, c);
+            check_pair(TOKENS - 1, pair, s, c);
         }
     }
 }
@@ -154,7 +154,7 @@ static void check_angles(int32_t dtype)
             continue;
         for (int t = 0; t < TOKENS; t++)
             for (int i = 0; i < PAIRS; i++)
-                check_against(t, i, sin(p.freqs[t][i]), cos(p.freqs[t][i]));
+                check_pair(t, i, sin(p.freqs[t][i]), cos(p.freqs[t][i]));
     }
 }
 

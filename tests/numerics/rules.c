@@ -89,7 +89,7 @@ static void check_defaults(void)
     a.beta_fast = a.beta_slow = 0;
     check_same("YaRN's betas", find_case("DeepSeek-V3"), &a);
 
-    a = b = *find_case("dynamic NTK, inside the window");
+    a = b = *find_case("dynamic NTK, short sequence");
     a.seq_len = 0;
     b.seq_len = b.original_max_position;
     check_same("dynamic NTK without seq_len", &a, &b);
@@ -98,7 +98,7 @@ static void check_defaults(void)
     a.seq_len = 0;
     check_same("LongRoPE without seq_len", &a, find_case("Phi-3, short"));
 
-    a = b = *find_case("Gemma, a quarter");
+    a = b = *find_case("Gemma, 1/4 rotates");
     a.factor = 1;
     check_same("proportional without factor", &a, &b);
     a.factor = 0;
@@ -107,9 +107,9 @@ static void check_defaults(void)
     b.partial_rotary_factor = 0;
     check_same("proportional with partial_rotary_factor 1", &a, &b);
 
-    a = *find_case("Phi-3, own attention factor");
+    a = *find_case("Phi-3, given attention factor");
     a.factor = 0;
-    check_same("LongRoPE with an attention factor and no factor", &a, find_case("Phi-3, own attention factor"));
+    check_same("LongRoPE with an attention factor and no factor", &a, find_case("Phi-3, given attention factor"));
 }
 
 /* A LongRoPE array may be the memory of the result. */
@@ -131,11 +131,11 @@ static const struct {
     const char *base;
 } rules[] = {{TROPE_RULE_DEFAULT, "RoFormer"},
              {TROPE_RULE_LINEAR, "position interpolation"},
-             {TROPE_RULE_DYNAMIC, "dynamic NTK, three windows"},
+             {TROPE_RULE_DYNAMIC, "dynamic NTK, long sequence"},
              {TROPE_RULE_YARN, "Qwen2.5, YaRN"},
              {TROPE_RULE_LONGROPE, "Phi-3, short"},
              {TROPE_RULE_LLAMA3, "Llama 3.1"},
-             {TROPE_RULE_PROPORTIONAL, "Gemma, a quarter"}};
+             {TROPE_RULE_PROPORTIONAL, "Gemma, 1/4 rotates"}};
 
 typedef enum field_type { INTEGER, REAL, POINTER } field_type;
 
@@ -205,10 +205,10 @@ static const refusal refusals[] = {
     {"position interpolation", AT(factor), REAL, 0x1p-64, BAD, "inv_freq[0] (1.84467e+19) comes out too large"},
     {"position interpolation", AT(factor), REAL, 1e-320, BAD, "inv_freq[0] (inf) comes out too large"},
     {"two dimensions", AT(rule), INTEGER, TROPE_RULE_DYNAMIC, BAD, "rotary_dim (2) must be at least 4"},
-    {"dynamic NTK, three windows", AT(original_max_position), REAL, 1, BAD, "must be finite and greater than 1"},
-    {"dynamic NTK, three windows", AT(original_max_position), REAL, NAN, BAD, "original_max_position (nan) must be finite"},
-    {"dynamic NTK, three windows", AT(seq_len), REAL, -1, BAD, "seq_len (-1) must be finite and greater than 0"},
-    {"dynamic NTK, three windows", AT(seq_len), REAL, INFINITY, BAD, "seq_len (inf) must be finite"},
+    {"dynamic NTK, long sequence", AT(original_max_position), REAL, 1, BAD, "must be finite and greater than 1"},
+    {"dynamic NTK, long sequence", AT(original_max_position), REAL, NAN, BAD, "original_max_position (nan) must be finite"},
+    {"dynamic NTK, long sequence", AT(seq_len), REAL, -1, BAD, "seq_len (-1) must be finite and greater than 0"},
+    {"dynamic NTK, long sequence", AT(seq_len), REAL, INFINITY, BAD, "seq_len (inf) must be finite"},
     {"DeepSeek-V3", AT(no_truncate), INTEGER, 2, BAD, "no_truncate (2) must be 0 or 1"},
     {"DeepSeek-V3", AT(beta_fast), REAL, 0.5, BAD, "beta_fast (0.5) must be at least beta_slow (1)"},
     {"DeepSeek-V3", AT(beta_fast), REAL, -32, BAD, "beta_fast (-32) must be finite and greater than 0"},
@@ -227,9 +227,9 @@ static const refusal refusals[] = {
     {"Llama 3.1", AT(low_freq_factor), REAL, NAN, BAD, "low_freq_factor (nan) must be finite"},
     {"Llama 3.1", AT(high_freq_factor), REAL, 0.5, BAD, "high_freq_factor (0.5) must be greater than low_freq_factor (1)"},
     {"Llama 3.1", AT(high_freq_factor), REAL, -4, BAD, "high_freq_factor (-4) must be finite and greater than 0"},
-    {"Gemma, a quarter", AT(partial_rotary_factor), REAL, 1.5, BAD, "partial_rotary_factor (1.5) must be at most 1"},
-    {"Gemma, a quarter", AT(partial_rotary_factor), REAL, -0.5, BAD, "partial_rotary_factor (-0.5) must be finite"},
-    {"Gemma, a quarter", AT(partial_rotary_factor), REAL, NAN, BAD, "partial_rotary_factor (nan) must be finite"},
+    {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, 1.5, BAD, "partial_rotary_factor (1.5) must be at most 1"},
+    {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, -0.5, BAD, "partial_rotary_factor (-0.5) must be finite"},
+    {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, NAN, BAD, "partial_rotary_factor (nan) must be finite"},
 };
 
 /* Checks that a call fails with a message that contains `words` and begins with the name of the argument. */

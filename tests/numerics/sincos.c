@@ -108,7 +108,7 @@ static void check_hard_angles(void)
 
 /* Both sides of the boundary between the fast reduction and the reduction of large angles, the largest floats, and the
  * floats around the smallest normal one. */
-static void check_seams(void)
+static void check_boundaries(void)
 {
     const uint32_t seams[] = {0x49800000u, 0x7f7fffffu - BLOCK / 2, 0x00800000u};
     sweep_result result = {{0, 0}, {0, 0}, 0, 0};
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
     if (!numerics_second_build())
         printf("no second build with FMA instructions to compare with\n");
     check_hard_angles();
-    check_seams();
+    check_boundaries();
     check_fingerprint();
     check_special_angles();
     return check_result();
