@@ -155,8 +155,8 @@ static int32_t ids_last[B][S][MAX_AXES]; /* [b, s, axes], as in FLUX, Kimi and G
 static turning turnings[B * S];
 static float table[2][ROWS][WIDEST];         /* cos and sin of every position, in the model's columns */
 static float gathered[2][B * S][WIDEST];     /* the rows of the tokens, in the model's columns */
-static float by_halves[2][B * S][WIDEST];    /* the same for the reference: scaled, one entry for each element */
-static double exact[2][B * S][WIDEST];       /* the same from the frequencies of the model */
+static float by_halves[2][B * S][WIDEST];    /* the rows for the reference: scaled, an entry for each element */
+static double exact[2][B * S][WIDEST];       /* the exact rows, from the frequencies of the model */
 static char given[2][ROWS * WIDEST * 8 + 8]; /* the memory of the table of a call */
 
 /* Returns the column of element e, in half order, in the tables of the model. */

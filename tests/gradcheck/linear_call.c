@@ -52,7 +52,7 @@ static double greatest_normalised(const linear_call *p)
     return greatest;
 }
 
-/* |cos| and |sin| are at most 1 in every config, so |y| <= m (|x1| + |x2|). With a norm, x is n(x). */
+/* |cos| and |sin| are at most 1 in every config, so |y| <= m (|x1| + |x2|). With a norm, n(x) replaces x. */
 static void find_amplitude(linear_call *p)
 {
     double *const x = linear_load(p, p->x, p->inputs), *const dy = linear_load(p, p->dy, p->outputs);

@@ -87,7 +87,7 @@ static void check_steps(void)
 
 typedef struct phase_result {
     worst fixed_point, in_double;
-    int64_t angles, different; /* different: the two builds give other bits */
+    int64_t angles, different; /* `different` counts angles whose bits differ between the two builds */
 } phase_result;
 
 static void add_block(int count, const int64_t *position, double inv_freq, phase_result *result)

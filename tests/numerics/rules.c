@@ -41,7 +41,7 @@ static void check_case(int n)
 }
 
 /* The rounding direction, flushing and traps of the caller do not change the bits of frequencies and phase steps. The
- * functions leave them unchanged. */
+ * functions leave these settings unchanged. */
 static void check_environments(int n)
 {
     const int32_t pairs = table_rules[n].args.rotary_dim / 2;

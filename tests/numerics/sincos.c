@@ -19,7 +19,7 @@
 
 typedef struct sweep_result {
     worst sine, cosine;
-    int64_t angles, different; /* different: the two builds give other bits */
+    int64_t angles, different; /* `different` counts angles whose bits differ between the two builds */
 } sweep_result;
 
 static void add_block(int count, const float *angle, sweep_result *result)

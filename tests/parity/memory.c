@@ -1,5 +1,5 @@
-/* The place of elements in memory does not change the bits of the results: layout, strides and alignment of tensors, tables
- * and ids, and in place or out of place.
+/* The bits of the results do not depend on where elements are in memory. The test varies layout, strides and alignment of
+ * tensors, tables and ids, and runs calls in place and out of place.
  *
  *     parity_memory [--seed S] [--count N] */
 #include <stdlib.h>

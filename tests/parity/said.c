@@ -1,6 +1,7 @@
-/* Two ways to specify the same angles give the same bits, also for gradients: phase_step, or the inv_freq that it was
- * computed from (at the address where an earlier call had other frequencies); no pair_axis, or one that gives each pair the
- * axis of its part; ids with one axis, or the same ids repeated for each axis.
+/* Two ways to specify the same angles give the same bits, also for gradients. The test compares three pairs:
+ * - phase_step, and the inv_freq that it was computed from (at the address where an earlier call had other frequencies);
+ * - no pair_axis, and a pair_axis that gives each pair the axis of its part;
+ * - ids with one axis, and the same ids repeated for each axis.
  *
  *     parity_said [--seed S] [--count N] */
 #include <stdlib.h>
@@ -44,7 +45,7 @@ static void check_ids(config *c, int backward)
     trope_args *a = call_args(&other);
     const size_t size = (a->position_dtype == TROPE_I64 ? 8 : 4);
     const int64_t count = a->batch * a->tokens;
-    const int axes = reference_axes(a); /* not more: a gradient with axes has a plane for each axis of the ids */
+    const int axes = reference_axes(a); /* more axes would add planes to a gradient with axes */
     if (axes == 1)
         return;
     char *ids = malloc((size_t)(axes * count) * size);
