@@ -1,6 +1,5 @@
-/* Calls without tokens. Whichever way they would go, they succeed and leave memory as the CPU leaves it: all of it as it
- * was, but for sums of angles, which are then 0. Boundaries of sequences that the CPU refuses set their bit of the status
- * word all the same. */
+/* Calls without tokens succeed with every kernel, and leave the same memory as the CPU: only gradients of angles change, to
+ * 0. Boundaries of sequences that the CPU refuses set their bit of the status word even without tokens. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -12,7 +11,7 @@ enum { MANY = 1500, TOO_FAR = 3 };
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* Ways that a call can go, and what the kernel's name says. */
+/* A call, and a part of the name of the kernel that it must use. */
 typedef struct empty_case {
     const char *kernel;
     call_case k;
@@ -38,11 +37,11 @@ static const empty_case cases[] = {
 };
 /* clang-format on */
 
-/* The last of so many boundaries, and those before it. */
+/* The values of the first boundary, the last boundary, and all others. */
 typedef struct boundaries {
     const char *what;
     int64_t sequences;
-    int32_t first, others, last, longer; /* `longer`: tokens that the last sequence has more than are stored */
+    int32_t first, others, last, longer; /* `longer`: the tokens by which the last sequence exceeds its storage */
     int32_t is_bad;
 } boundaries;
 
@@ -73,7 +72,7 @@ static void set_boundaries(const boundaries *b, problem *p)
     problem_upload(p, NULL);
 }
 
-/* Bytes of the sums that are 0 now. Gaps between rows hold 0xff, and do not count. */
+/* Returns how many bytes of the sums are 0. Gaps between rows contain 0xff and do not count. */
 static size_t count_zeros(const problem *p)
 {
     const case_region sums = p->map.regions[REGION_SUMS];
@@ -89,14 +88,14 @@ static void check_memory(problem *p, const char *what, int is_bad)
     int32_t *const status = problem_region(p, REGION_STATUS);
     CHECK_MESSAGE(problem_run_on_host(p) == (is_bad ? TROPE_ERROR_DATA : TROPE_OK), "%s, %s: on the CPU: %s", p->k.name,
                   what, trope_last_error());
-    if (is_bad) { /* the CPU has left these as they were */
+    if (is_bad) { /* the CPU did not write these */
         memcpy(problem_region(p, REGION_SUMS), p->found + p->map.regions[REGION_SUMS].at, sum_bytes);
         *status |= TROPE_STATUS_CU_SEQLENS;
     }
     CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "%s, %s: memory is not as on the CPU", p->k.name, what);
 }
 
-/* `b`: NULL for a call without sequences. `kernel`: NULL for any. */
+/* `b`: NULL for a call without sequences. `kernel`: NULL if the call may use any kernel. */
 static void check_call(call_case k, const char *kernel, int64_t batch, size_t zeros, const boundaries *b)
 {
     const char *const what = b ? b->what : "no cu_seqlens";
@@ -111,7 +110,7 @@ static void check_call(call_case k, const char *kernel, int64_t batch, size_t ze
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s, %s: %s", k.name, what, trope_last_error());
     CHECK(trope_kernel_name(call_args(&p->on_device), k.gradient != NO_GRADIENT, name, sizeof name) == TROPE_OK);
     if (b && b->sequences == 0)
-        kernel = "elements"; /* a search in 32 bits needs a sequence */
+        kernel = "elements"; /* a search in 32 bits needs at least one sequence */
     CHECK_MESSAGE(!kernel || strstr(name, kernel), "%s, %s: goes by %s", k.name, what, name);
     problem_bring(p, NULL);
     CHECK_MESSAGE(count_zeros(p) == zeros, "%s, %s, batch %d: %zu bytes of the sums are 0, expected %zu", k.name, what,
@@ -132,7 +131,7 @@ static void check_ways(void)
     }
 }
 
-/* ---- sums in every place that they can have ---- */
+/* ---- gradients in every layout ---- */
 
 typedef enum option { PER_BATCH = 1, OWN_ANGLES = 2, WITH_IDS = 4, FREQUENCIES = 8, OPTIONS = 16 } option;
 

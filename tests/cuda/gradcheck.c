@@ -1,4 +1,4 @@
-/* The gradient checks of tests/gradcheck on the GPU, where a config's buffers go there and back for every call.
+/* The gradient checks of tests/gradcheck on the GPU. Each call uploads the buffers of a config and downloads them again.
  *
  *     cuda_gradcheck [PART] [--seed S] [--count N] */
 #include "gradcheck/gradcheck.h"

@@ -1,13 +1,13 @@
 /* The gradient of the angles.
  *
- * Packed sequences: from one to so many that they are searched for near where they would be if all had the same length,
- * with empty ones, gaps before and behind, and positions that have no angle. All bytes are those of the CPU. With cu_seqlens
- * that cannot be, the gradient does not depend on what the workspace held before.
+ * Packed sequences: calls have from one to 3000 sequences, with empty sequences, gaps before and after them, and positions
+ * without an angle. All bytes equal the CPU's. With invalid cu_seqlens, the gradient does not depend on the previous
+ * contents of the workspace.
  *
- * Layouts of the same tensors: the same bits, whether the pass is by vectors or by elements, and whatever the strides. The
- * kernel's name says which of both a layout is for.
+ * Layouts of the same tensors give the same bits, with any strides, whether the kernel uses vectors or elements. The test
+ * checks by the kernel's name which of the two a layout uses.
  *
- *     cuda_gradient [--elements N]        leaves out the packed tensors of more than N elements */
+ *     cuda_gradient [--elements N]        leaves out packed tensors of more than N elements */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static const unsigned char *found_sums(const problem *p)
 #define OWN_ANGLES                     .columns = TROPE_COLUMNS_HALF
 #define SEQUENCES(KIND, MOST, LONGEST) .cu_dtype = KIND, .sequences = MOST, .longest = LONGEST
 
-/* `sequences` is the most that there are. */
+/* `sequences` is the largest number of sequences. */
 /* clang-format off */
 static const call_case packed[] = {
     {"one vector", PACKED_F16, HEADS(1, 16, 16), SEQUENCES(TROPE_I32, 700, 40), .angles = TABLES},
@@ -57,7 +57,7 @@ static const call_case packed[] = {
 
 static const int64_t counts[] = {1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700, 1023, 1024, 3000};
 
-/* Boundaries that decrease, or are outside of the stream. */
+/* Replaces some boundaries, so that they decrease or are outside of the stream. */
 static void spoil(problem *p, random_state *random)
 {
     void *const boundaries = problem_region(p, REGION_CU_SEQLENS);
@@ -103,7 +103,7 @@ static void check_packed(call_case k, int64_t sequences, uint64_t seed, int64_t 
 
 /* ---- layouts ---- */
 
-/* What is summed over. head_dim is a multiple of 16: then all heads of a contiguous layout are vectors. */
+/* The sizes that the gradient is summed over. head_dim is a multiple of 16, so contiguous layouts consist of vectors. */
 typedef struct shape {
     int64_t batch, tokens;
     case_operand heads;
@@ -116,8 +116,8 @@ static const shape shapes[] = {
 
 typedef enum option { OWN = 1, PACKED = 2, FREQUENCIES = 4, INTERLEAVED = 8, OPTIONS = 16 } option;
 
-/* The order of dimensions, the distance of neighbouring elements, and how many elements are before the tensor. The first
- * three are for vectors. */
+/* The order of dimensions, the distance of neighbouring elements, and the number of elements before the tensor. The first
+ * three layouts allow vectors. */
 typedef struct layout {
     const char *name;
     int32_t order, step, first;
@@ -154,7 +154,7 @@ static call_case case_of(int32_t dtype, const shape *s, int options, const layou
     return k;
 }
 
-/* Whether the pass by vectors can be taken, where the layout has some. */
+/* Returns whether the gradient can use vectors, if the layout allows them. */
 static int can_be_vectors(int32_t dtype, const shape *s, int options)
 {
     return dtype != TROPE_F64 && s->heads.rotary_dim <= 256 && !(options & OWN);

@@ -1,7 +1,7 @@
-/* A call captured in a CUDA graph is one kernel, or some with a gradient of the angles, and a replay is a fresh call: with
- * other elements, cu_seqlens, ids and start positions behind the same pointers it gives the bits of the CPU for those.
+/* A call that is captured in a CUDA graph is one kernel, or several with a gradient of the angles. A replay works like a
+ * new call: with new elements, cu_seqlens, ids and start positions at the same addresses, its results equal the CPU's.
  *
- *     cuda_graph [--seed S] [--count N]        N replays of each graph */
+ *     cuda_graph [--seed S] [--count N]        replays each graph N times */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -20,7 +20,8 @@ static cudaGraph_t capture(problem *p, cudaStream_t stream)
     return graph;
 }
 
-/* Kernels, and nothing that allocates or calls back to the host. */
+/* Returns the number of kernels. Checks that the graph has only kernels and memset nodes: no allocation, no host
+ * function. */
 static int count_kernels(cudaGraph_t graph)
 {
     cudaGraphNode_t nodes[MAX_NODES];

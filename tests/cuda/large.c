@@ -1,9 +1,9 @@
-/* No limit shows: tensors of more than 2^31 elements, 70,000 sequences, a batch of 70,000, wide heads, and the gradient of
- * the angles of a batch of 2^26. All bytes are those of the CPU. Sums are exact in double, in any order (call_case.h; of the
- * frequencies because these are 0), so that one entry too many or too few is seen in them. Takes 20 GB of the host's memory
- * and 9 GB of the device's.
+/* Large calls: tensors of more than 2^31 elements, 70,000 sequences, a batch of 70,000, wide heads, and the gradient of the
+ * angles for a batch of 2^26. All bytes equal the CPU's. Sums are exact in double in any order (call_case.h; the gradient
+ * of the frequencies is exact because the frequencies are 0). So the test detects one entry too many or too few. The test
+ * needs 20 GB of host memory and 9 GB of device memory.
  *
- *     cuda_large [--part N]        an N-th of the tokens or of the batch; leaves out what is large even then */
+ *     cuda_large [--part N]        runs 1/N of the tokens or of the batch; leaves out cases that are still too large */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -21,7 +21,8 @@
 #define IDS(ROWS)           .ids_dtype = TROPE_I32, .rows = ROWS
 #define OF_ELEMENTS         .columns = TROPE_COLUMNS_INTERLEAVED
 
-/* A head of 2048 of which little is rotated, where heads overlap in memory, makes for 2^37 elements in little memory. */
+/* The cases of 2^37 elements need little memory: their heads of 2048 elements overlap in memory, and few elements
+ * rotate. */
 /* clang-format off */
 static const call_case cases[] = {
     {"2^31 elements, sbhd", TROPE_BF16, TROPE_SBHD, 1, 131200, ONE(128, 128, 128, 0)},

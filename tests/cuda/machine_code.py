@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks the machine code of the kernels for compute capability 9.0, without a GPU.
 
-    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which is nvcc 13.0's, and
-                                        looks for waits that make a kernel slow
+    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which holds for nvcc
+                                        13.0, and finds waits that make a kernel slow
 
-It needs cuobjdump and nvdisasm: NVIDIA's toolkit, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI. Status 77, skipped,
-without them, and for a library that has no such code.
+Requires cuobjdump and nvdisasm, from NVIDIA's toolkit or from nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm on PyPI. Exits
+with status 77 (skipped) without them, and for a library without such code.
 """
 
 import os
@@ -18,8 +18,8 @@ import sysconfig
 
 ARCHITECTURE = "sm_90"
 
-# Kernels by a pattern of their name: registers, and instructions at most, of any dtype. The first pattern that matches counts.
-# Raise a number only with a measurement on a GPU: calls with few heads wait for instructions first.
+# (a pattern of kernel names, the most registers, the most instructions) for all dtypes. The first matching pattern applies.
+# Raise a number only after a measurement on a GPU: calls with few heads first wait for instructions.
 BUDGET = [
     (r"rotate_kernel<\d,vectors,from-tokens", 40, 1950),
     (r"rotate_kernel<\d,vectors,read", 40, 1400),
@@ -53,7 +53,7 @@ ROWS = ["from-tokens", "read", "searched", "searched-generic", "any"]
 
 
 def find_tools():
-    """The folder that has both tools, or None."""
+    """Returns the folder that has both tools, or None."""
     folders = os.environ.get("PATH", "").split(os.pathsep) + ["/usr/local/cuda/bin"]
     folders.append(str(pathlib.Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"))
     for folder in folders:
@@ -75,7 +75,7 @@ def run(folder, *arguments):
 
 
 def readable(symbol):
-    """A kernel as KERNEL<DTYPE,...>, with the words of BUDGET for template arguments."""
+    """Returns the name of a kernel as KERNEL<DTYPE,...>, with the words of BUDGET for the template arguments."""
     name = re.match(r"_Z[L]?(\d+)", symbol)
     if not name:
         return symbol
@@ -98,7 +98,7 @@ def readable(symbol):
 
 
 class Instruction:
-    """One line of cuobjdump -sass, and what the control bits of its encoding say: the scoreboard that its result sets, if any, and
+    """One line of cuobjdump -sass. The control bits of its encoding give the scoreboard that its result sets, if any, and
     the scoreboards that it waits for."""
 
     def __init__(self, text, upper_half):
@@ -109,7 +109,7 @@ class Instruction:
 
 
 def read_kernels(folder, library):
-    """The instructions of each kernel, and its registers."""
+    """Returns the instructions of each kernel and its number of registers."""
     kernels, current, text = {}, None, None
     for line in run(folder, "-sass", library).splitlines():
         function = re.search(r"Function : (\S+)", line)
@@ -131,8 +131,8 @@ def read_kernels(folder, library):
 
 
 def waits_for_data(code):
-    """The first instruction that waits for the data (the streaming vectors) before coefficients are stored in shared memory. Calls
-    are rare, and wait for all."""
+    """Returns the first instruction that waits for the data (the streaming vectors) before coefficients are stored in
+    shared memory. CALL instructions do not count: they are rare and wait for all loads."""
     scoreboards = set()
     for instruction in code:
         if instruction.text.startswith("STS"):
@@ -145,8 +145,8 @@ def waits_for_data(code):
 
 
 def waits_before_barrier(code):
-    """The first instruction that waits for a parameter (LD, loaded as from other memory) before the first barrier, if the load is
-    before it too. The warp that searches for positions would wait as well, and the others for it."""
+    """Returns the first instruction before the first barrier that waits for a parameter loaded with LD, like other memory.
+    The warp that searches for positions would wait there as well, and the other warps would wait for it."""
     scoreboards = set()
     for instruction in code:
         if instruction.text.startswith("BAR"):

@@ -1,4 +1,5 @@
-/* Norms before and after the rotation: the device's bits are the CPU's, of results and of rstd, for every kernel that has norms. */
+/* Norms before and after the rotation. Results and rstd have the same bits as on the CPU, for every kernel that has
+ * norms. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -7,14 +8,14 @@
 #include "support/number.h"
 
 typedef struct norm_case {
-    const char *kernel; /* what its name ends with */
+    const char *kernel; /* the end of the kernel's name */
     call_case k;
-    int32_t weight_dtype, per_head, plus_one; /* dtype 0: no weight */
+    int32_t weight_dtype, per_head, plus_one; /* weight_dtype 0: no weight */
     int32_t rounding, norm_rounding;          /* TROPE_ROUND_..., TROPE_NORM_ROUND_... */
     int32_t rstd_use;                         /* TROPE_RSTD_... */
-    int bare;                                 /* the operand of this number, counted from 1, has no norm */
-    int after;                                /* the rotation, not before it */
-    int token;                                /* over all heads of a token */
+    int bare;                                 /* the number of an operand without a norm, from 1 on; 0: all have norms */
+    int after;                                /* 1: the norm is after the rotation, 0: before it */
+    int token;                                /* 1: over all heads of a token, 0: over each head */
 } norm_case;
 
 enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
@@ -129,7 +130,8 @@ static const norm_case cases[] = {
 };
 /* clang-format on */
 
-/* The norms of the operands of a call whose memory begins at `memory`: all have the same weights, and room for rstd of their own. */
+/* Sets the norms of the operands of a call whose memory begins at `memory`. All norms have the same weights. Each has its
+ * own rstd. */
 static void set_norms(const norm_case *c, const problem *p, unsigned char *memory, call *made, trope_norm *norm,
                       const trope_norm **norms)
 {
@@ -180,7 +182,7 @@ static void draw_norms(const norm_case *c, problem *p, random_state *random)
     problem_upload(p, NULL);
 }
 
-/* Gives a backward call of the device what it needs, and returns it. */
+/* Allocates the workspace of a backward call on the device, and returns it. */
 static void *give_workspace(call *c)
 {
     void *workspace;
@@ -218,7 +220,7 @@ static void check_case(const norm_case *c, uint64_t seed)
 
 /* ---- d_weight ---- */
 
-/* Runs a backward call of the device, whose d_weight is all of REGION_RSTD. Returns that of the first operand. */
+/* Runs a backward call on the device. Returns d_weight of the first operand, which is at the start of REGION_RSTD. */
 static const unsigned char *find_d_weight(problem *p, const char *kernel)
 {
     call *const c = &p->on_device;
@@ -231,11 +233,12 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
     return p->found + p->map.regions[REGION_RSTD].at;
 }
 
-/* Weights that are not aligned need the kernel by elements, which adds in the same order. */
+/* Checks that the kernels by vectors and by elements add d_weight in the same order. Weights that are not aligned require
+ * the kernel by elements. */
 static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, int token)
 {
     enum { BYTES = 2 * 33 * 128 * sizeof(float) };
-    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* (By elements each weight takes its time.) */
+    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* few heads: by elements, the kernel is slow */
     const norm_case c = {"",
                          {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{q_heads, 128, 128, 0}, {k_heads, 128, 128, 0}},
                           .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
@@ -254,7 +257,7 @@ static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, 
     draw_norms(&c, p, &random);
     for (int i = 0; i < 2; i++)
         norm[i].d_weight = p->device + p->map.regions[REGION_RSTD].at + i * BYTES / 2;
-    memset(p->host + p->map.regions[REGION_RSTD].at, 0, BYTES); /* what is not a weight stays so */
+    memset(p->host + p->map.regions[REGION_RSTD].at, 0, BYTES); /* memory that is not d_weight stays 0 */
     problem_upload(p, NULL);
     memcpy(by_vectors, find_d_weight(p, per_head ? "vectors-norm-gradient-of-heads" : "vectors-norm-gradient"), BYTES);
     memmove(p->host + p->map.regions[REGION_WEIGHTS].at + 2, problem_region(p, REGION_WEIGHTS), WEIGHTS - 2);
@@ -269,7 +272,8 @@ static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, 
 
 /* ---- sequences ---- */
 
-/* A norm over heads or tokens of a packed call that has no other result than written token_sums, or all results that it can have. */
+/* A norm over heads or tokens, in a call with packed sequences. A call that writes token_sums has no other results. Other
+ * calls have dst and, if they are backward calls, d_weight. */
 typedef struct packed_norm {
     int32_t dtype, head_dim, token, sums_use, backward;
 } packed_norm;
@@ -290,7 +294,8 @@ static void set_results(const packed_norm *n, unsigned char *memory, const probl
     }
 }
 
-/* A wrong boundary is reported by whatever the call launches. Without tokens, memory is as the CPU leaves it. */
+/* Checks that a call reports a wrong boundary, whichever kernels it launches. Without tokens, memory is the same as on the
+ * CPU. */
 static void check_sequences(const packed_norm *n, int64_t tokens, int is_wrong)
 {
     const norm_case c = {"",
@@ -358,7 +363,7 @@ int main(void)
         for (int token = 0; token <= per_head; token++) {
             check_order_of_weights(1, 1, per_head, token);
             check_order_of_weights(37, 3, per_head, token);
-            check_order_of_weights(per_head ? 600 : 1500, 1, per_head, token); /* parts of the sum, and longer runs */
+            check_order_of_weights(per_head ? 600 : 1500, 1, per_head, token); /* several parts of the sum, longer runs */
         }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)

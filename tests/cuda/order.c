@@ -1,17 +1,17 @@
-/* What is queued after a call sees what it wrote. Kernels are launched before the one in front of them has ended
- * (src/core/cuda/early_launch.cuh), and must wait for that before they touch memory: here many of them are in chains, none
- * of which waits for the host. Each call reads what the one before it wrote, and tables and indices that have just come,
- * by a call of the library, which admits kernels early, or by the runtime.
+/* Work that is queued after a call sees the results of the call. A kernel may start before the previous kernel has ended
+ * (src/core/cuda/early_launch.cuh), and must wait for its end before it accesses memory. This test queues many kernels in
+ * chains that never wait for the host. Each call reads the results of the previous call, and tables and indices that were
+ * copied just before: by a call of the library, which lets the next kernel start early, or by the runtime.
  *
- * The first blocks of a kernel are the first to start early, and the last of the kernel before them are the last to end, so
- * that calls read tokens in the reverse of the order in which they were written; and between large calls are calls of the
- * last few tokens. What memory holds before is NaN, or what another call needs: a kernel that comes too early brings NaN,
- * or a tensor that was rotated by other angles.
+ * The first blocks of a kernel start early, while the last blocks of the previous kernel still run. So calls read tokens in
+ * the reverse of the order in which they were written, and calls of a few last tokens are between large calls. Before a
+ * call writes a result, the memory for it contains NaN or the input of another call. A kernel that reads too early
+ * therefore gets NaN, or a tensor that was rotated by other angles.
  *
- * The gradient of the angles has chains of its own: what its kernels leave for each other in the workspace, what they read
- * that the calls before them wrote, and what follows them. Its data are such that sums are exact (call_case.h).
+ * The gradient of the angles has separate chains. They test the data that its kernels pass to each other in the workspace,
+ * the results of earlier calls that they read, and the calls that follow them. Their data makes sums exact (call_case.h).
  *
- *     cuda_order [--bytes N]        leaves out the chains whose tensors are of more than N bytes */
+ *     cuda_order [--bytes N]        leaves out chains with tensors of more than N bytes */
 #include <string.h>
 
 #include "cuda/call_case.h"
@@ -23,7 +23,7 @@
 enum { SLOTS = 3, ROUNDS = 4, TAIL = 5, MOST_ROWS = 200, MOST_ROWS_OF_GRADIENT = 14 };
 #define ROOM ((size_t)256 << 20)
 
-/* `few` and `many` tokens: all at once on a device, and many more than that. */
+/* A device can process `few` tokens at once. `many` tokens are far more. */
 typedef struct family {
     call_case k;
     int64_t few, many;
@@ -79,19 +79,20 @@ static const family families[] = {
 };
 /* clang-format on */
 
-/* ---- a chain's memory ---- */
+/* ---- the memory of a chain ---- */
 
-/* What calls read is brought to the regions of `map` from two blocks like it, in turn. */
+/* The inputs of calls are copied to the regions of `map` from two blocks with the same layout, in turn. */
 typedef struct links {
     call_case k;
     case_map map;
     size_t from[2];
     size_t slots[SLOTS][2];       /* of a rotation, for both operands */
-    size_t rotated, sums[ROUNDS]; /* of a gradient: what follows dx, and the sums of each round */
+    size_t rotated, sums[ROUNDS]; /* of a gradient: the rotated dx, and the sums of each round */
     size_t compared, scratch, workspace, end;
 } links;
 
-/* So that no sequence is longer than the table, nor an id higher. From tokens there is a row for each. */
+/* Sets the number of table rows so that no sequence is longer than the table and no id is too large. With positions from
+ * tokens, the table has a row for each token. */
 static call_case case_of(const family *f, int64_t tokens)
 {
     const int64_t most = f->k.gradient ? MOST_ROWS_OF_GRADIENT : MOST_ROWS;
@@ -120,7 +121,7 @@ static links plan(const family *f, int64_t tokens)
     l.map = case_plan(&l.k);
     l.end = l.map.end;
     for (int i = 0; i < 2; i++) {
-        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at; /* the sums and what follows them are not brought */
+        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at; /* the sums and later regions are not copied */
         l.slots[0][i] = regions[REGION_SRC + i].at;
         l.slots[1][i] = regions[REGION_DST + i].at;
         l.slots[2][i] = l.k.in_place ? l.slots[0][i] : case_take(&l.end, regions[REGION_SRC + i].bytes).at;
@@ -146,7 +147,7 @@ static void fill(const void *what, unsigned char *memory)
         memcpy(memory + l->map.regions[i].at, memory + l->from[0] + l->map.regions[i].at, l->map.regions[i].bytes);
 }
 
-/* Brings indices, tables, and what else is in front of region `end`: mostly by a call, but sometimes by the runtime. */
+/* Copies all regions before `end`, such as indices and tables: mostly by a call, sometimes by the runtime. */
 static void bring_inputs(const links *l, chain_place at, int end, int round)
 {
     for (int region = 0; region < end; region++) {
@@ -170,7 +171,7 @@ static call begin_call(const links *l, chain_place at)
     return c;
 }
 
-/* A call that reads no tables or indices. */
+/* Returns a call that reads no tables or indices. */
 static call begin_plain_call(const links *l, int64_t tokens)
 {
     call c = call_make(l->k.dtype, l->k.batch, tokens);
@@ -178,7 +179,8 @@ static call begin_plain_call(const links *l, int64_t tokens)
     return c;
 }
 
-/* Reads the tokens in the reverse order, and writes them to where they were read, or as they come. */
+/* Makes a call read the tokens in reverse order. In place, it writes each token where it read it; otherwise it writes them
+ * in order. */
 static void reverse(const links *l, trope_operand *o)
 {
     const int in_place = o->src == o->dst;
@@ -190,8 +192,9 @@ static void reverse(const links *l, trope_operand *o)
     o->dst = dst;
 }
 
-/* Every other round goes backward, which turns the other way. The reverse order is that of the operands as well; where it
- * can be, its positions are those of another rank, so that its first token is not at 0, where nothing is rotated. */
+/* Every second round is a backward call, which rotates in the opposite direction. `reversed` reverses the order of the
+ * tokens and of the operands. If possible, a reversed call has the positions of another rank. Otherwise its first token
+ * would be at position 0, where the rotation changes nothing. */
 static void rotate(const links *l, chain_place at, int from, int to, int reversed, int round)
 {
     const call all = begin_call(l, at);
@@ -213,7 +216,7 @@ static void rotate(const links *l, chain_place at, int from, int to, int reverse
     chain_call(&c, at, round % 2);
 }
 
-/* The last tokens of the first operand in place, whatever else the family has. */
+/* Rotates the last tokens of the first operand in place, by inv_freq in all families. */
 static void rotate_tail(const links *l, chain_place at, int slot)
 {
     call all = begin_call(l, at), tail = begin_plain_call(l, TAIL);
@@ -242,7 +245,7 @@ static void run_rotation(const void *what, chain_place at)
 
 /* ---- steps of a gradient ---- */
 
-/* What follows a gradient, and needs dx: turns it by frequencies of its own. */
+/* Rotates dx by inv_freq. This call follows the gradient and reads its result. */
 static void turn_gradient(const links *l, chain_place at)
 {
     const case_operand *const from = &l->k.operands[0];

@@ -1,5 +1,5 @@
-/* Calls that are too large for what the GPU counts in 32 bits are refused, by every function that is asked, and those that
- * just are not are accepted. Nothing is read or written: the addresses are of no memory. */
+/* All functions that take a call refuse it if it is too large for the 32-bit counters of the GPU code, and accept the
+ * largest calls below that limit. The addresses point to no memory, because nothing is read or written. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -8,7 +8,7 @@
 
 #define ADDRESS(number) ((void *)((uintptr_t)(number) << 44))
 
-/* With one axis of positions. */
+/* The largest accepted count, with one axis of positions. */
 #define MOST ((int64_t)INT32_MAX - 1)
 
 static const double inv_freq[64] = {1, 0.5, 0.25, 0.125};
@@ -22,7 +22,8 @@ static call make_call(int32_t heads, int32_t head_dim, int64_t tokens)
     return c;
 }
 
-/* Whether all functions that take a backward call refuse it, or none does. TEXT describes the call. */
+/* Checks that all functions that take a backward call return `expected`. Accepted calls are not run. `text` describes the
+ * call. */
 static void check_answers(trope_args *a, trope_status expected, const char *text)
 {
     uint64_t bytes = 0;
@@ -36,7 +37,7 @@ static void check_answers(trope_args *a, trope_status expected, const char *text
                   of_call, trope_last_error());
 }
 
-/* The gradient of the frequencies counts tokens; that of freqs rows of angles as well. */
+/* The gradient of inv_freq counts tokens. The gradient of freqs also counts rows of angles. */
 static const struct {
     int64_t tokens, angle_rows;
     trope_status expected;
@@ -65,10 +66,10 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
     check_answers(a, expected, text);
 }
 
-/* The items of a row are counted in 32 bits, and so are the heads of a sum, whose dy is expanded: one head in memory. The
- * number of columns or heads is 2^31, 2^32, which is 0 in 32 bits, or a little less than 2^31. */
+/* The items of a token are counted in 32 bits. So are the heads of a sum, whose dy is expanded: all heads are one in
+ * memory. The number of items or heads is 2^31, slightly less than 2^31, or more, such as 2^32, which is 0 in 32 bits. */
 static const struct {
-    int32_t groups, heads, head_dim; /* groups of a sum, or 0 */
+    int32_t groups, heads, head_dim; /* the groups of a sum, or 0 for no sum */
 } rows[] = {{0, 1 << 28, 128},  {0, 1 << 30, 64}, {0, (1 << 28) - (1 << 3), 128},
             {1, INT32_MAX, 16}, {3, 1 << 30, 16}, {4, 1 << 30, 16}};
 
@@ -83,7 +84,7 @@ static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
         o->src_layout = TROPE_STRIDED;
         o->src_stride[TROPE_DIM_ELEMENT] = 1;
     } else {
-        o->src = (char *)ADDRESS(1) + 2; /* no vector begins there */
+        o->src = (char *)ADDRESS(1) + 2; /* not aligned to a vector */
     }
     CHECK_MESSAGE(trope_kernel_name(call_args(&c), groups > 0, name, sizeof name) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(!strcmp(name, groups ? "cuda-bf16-elements-sums" : "cuda-bf16-elements"),
@@ -92,7 +93,7 @@ static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
                   "%d groups of %d heads of %d are not refused", groups, heads, head_dim);
 }
 
-/* The heads of d_weight, whose dy and x are one head in memory. */
+/* Checks the number of heads that d_weight is summed over. All heads of dy, and of x, are one in memory. */
 static void check_norm(int32_t groups, int32_t heads, int32_t scope, trope_status expected)
 {
     call c = make_call(heads, 8, 1);

@@ -1,6 +1,6 @@
-/* The status word, and what becomes of data that no host could check: positions out of range, cu_seqlens that decrease or
- * do not fit, lengths that context parallel ranks cannot share. Whatever it is, every element is written, nothing else is,
- * and bits that were set stay set. */
+/* The status word, and the results for invalid data that the host cannot check: positions out of range, cu_seqlens that
+ * decrease or do not fit, lengths that context parallel ranks cannot share. In all cases the call writes every element and
+ * nothing else, and bits of the status word that were set before stay set. */
 #include <math.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void run(problem *p)
     problem_bring(p, NULL);
 }
 
-/* `others` may be set as well. */
+/* Checks that exactly `bits` were added to the status word. The bits `others` may be set as well. */
 static void check_status(const problem *p, int32_t bits, int32_t others, const char *what)
 {
     int32_t found;
@@ -43,7 +43,7 @@ static void check_status(const problem *p, int32_t bits, int32_t others, const c
                   CASE_STATUS_BEFORE | bits);
 }
 
-/* Every element is written, nothing beside them, and a second call gives the same bits. */
+/* Checks that every element was written and nothing else, and that a second call gives the same bits. */
 static void check_defined(problem *p, const char *what)
 {
     uint16_t first[COUNT];
@@ -103,7 +103,7 @@ static void check_positions(const position_row *row)
                       count_nan(p, token), token);
     }
     check_defined(p, row->what);
-    if (row->has_status) /* the CPU refuses what it cannot report */
+    if (row->has_status) /* without a status word, the CPU refuses the call */
         CHECK_MESSAGE(problem_holds(p, NULL), "%s: not the CPU's bytes", row->what);
     problem_free(p);
 }
@@ -115,7 +115,7 @@ typedef struct sequence_row {
     int sequences;
     int64_t boundaries[MOST_BOUNDARIES];
     int32_t bits, cp_layout, cp_size, cp_rank;
-    int right_tokens; /* so many tokens at the begin are as with the first row's boundaries */
+    int right_tokens; /* the first tokens, whose result is the same as with the first test case's boundaries */
     int64_t padded[MOST_BOUNDARIES];
 } sequence_row;
 
@@ -174,7 +174,7 @@ static void check_sequences(const sequence_row *row)
         p->on_device.args.cu_seqlens_padded = p->device + p->map.regions[REGION_PADDED].at;
     set_ranks(row, &p->on_device.args);
     run(p);
-    /* A wrong sequence can have positions that no angle is for. */
+    /* A wrong sequence can have positions that are not in the table of angles. */
     check_status(p, row->bits, row->bits == WRONG ? TROPE_STATUS_POSITION : 0, row->what);
     check_defined(p, row->what);
     memcpy(problem_region(p, REGION_CU_SEQLENS), sequence_rows[0].boundaries, p->map.regions[REGION_CU_SEQLENS].bytes);

@@ -1,6 +1,6 @@
-/* A call works on the stream that it is given and on no other, from any thread, and allocates nothing.
+/* A call uses only the stream in its arguments, from any thread, and allocates no memory.
  *
- *     cuda_streams [--calls N]        N calls of each thread */
+ *     cuda_streams [--calls N]        each thread makes N calls */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -39,7 +39,7 @@ static void close_gate(cudaStream_t stream)
     CUDA_MUST(cudaLaunchHostFunc(stream, wait_for_gate, NULL));
 }
 
-/* With the default stream held up, calls on another stream finish, and one on the default stream does not. */
+/* While the default stream is blocked, calls on another stream finish, and a call on the default stream does not. */
 static void check_default_stream(void)
 {
     cudaStream_t stream;
@@ -70,7 +70,7 @@ static void check_default_stream(void)
 
 /* ---- two streams at once ---- */
 
-/* Two calls that are queued before either has begun, in the order of the gates and then against it. */
+/* Queues a call on a blocked stream, then a call on another stream. The second call finishes first. */
 static void check_two_streams(void)
 {
     cudaStream_t streams[2];

@@ -1,5 +1,5 @@
-/* Where there is no device, or the environment hides it, the library loads, the CPU works, and a call that asks for CUDA
- * says what is missing and writes nothing. Needs no GPU and no build with CUDA. */
+/* Without a device, or with a device that the environment hides, the library loads and works on the CPU. A call for CUDA
+ * reports that CUDA is missing, and writes nothing. This test requires neither a GPU nor a build with CUDA. */
 #include <stdlib.h>
 #include <string.h>
 

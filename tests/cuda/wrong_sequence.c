@@ -1,8 +1,8 @@
-/* One wrong sequence among few or many, up to 70,000: its bit is set wherever it is, by every kernel of packed calls, and
- * its tokens are NaN. And a right one that needs 64 bits, because so many ranks share it: nothing is reported, and the
- * result has the CPU's bits.
+/* One wrong sequence among up to 70,000. Every kernel for packed sequences sets the bit of the status word, wherever the
+ * wrong sequence is, and the tokens of a wrong sequence at either end are NaN. The test also has a valid sequence whose
+ * length needs 64 bits, because many ranks share it: no kernel reports an error, and the results equal the CPU's.
  *
- *     cuda_wrong_sequence [--part N]        an N-th of the tokens, for devices that are as much smaller */
+ *     cuda_wrong_sequence [--part N]        uses 1/N of the tokens, for devices that are N times smaller */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ enum { MANY = 70000 };
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 #define PACKED          .dtype = TROPE_BF16, .layout = TROPE_THD, .cu_dtype = TROPE_I32, .padding = TROPE_PADDING_ZERO
 
-/* Calls that go different ways. Each is made forward and backward with a gradient, with freqs and with inv_freq. */
+/* Calls that use different kernels. Each runs forward and backward with a gradient, with freqs and with inv_freq. */
 static const call_case cases[] = {
     {"a row a block", PACKED, .tokens = 64, .operands = {{32, 128, 128, 0}}},
     {"many rows", PACKED, .tokens = 3000, .operands = {{32, 128, 128, 0}}},
@@ -40,7 +40,7 @@ static int32_t status_of(problem *p)
     return status;
 }
 
-/* With boundary `at` replaced by `value`. */
+/* Checks that the status is set if `value` replaces boundary `at`. */
 static void check_wrong_boundary(problem *p, int64_t at, int64_t value)
 {
     int32_t *const boundary = (int32_t *)problem_region(p, REGION_CU_SEQLENS) + at, right = *boundary;
@@ -52,7 +52,7 @@ static void check_wrong_boundary(problem *p, int64_t at, int64_t value)
     *boundary = right;
 }
 
-/* The last result has NaN in all of a token. */
+/* Checks that all elements of a token are NaN in the last result. */
 static void check_poisoned(const problem *p, int64_t token)
 {
     uint16_t found[32 * 128];
@@ -66,8 +66,8 @@ static void check_poisoned(const problem *p, int64_t token)
                   p->k.name, p->k.gradient, p->k.angles, (long long)p->on_device.args.sequences, numbers, (long long)token);
 }
 
-/* One sequence that is wrong is seen wherever it is, also where it holds no token; and nothing is seen that is not there.
- */
+/* Checks that the status is set for one wrong sequence at any place, also if it contains no token, and that it is not set
+ * if all sequences are right. */
 static void check_one_among(problem *p, int64_t count)
 {
     const int64_t tokens = p->k.tokens, places[] = {0, 1, count / 3, count - 2, count - 1};
@@ -80,7 +80,7 @@ static void check_one_among(problem *p, int64_t count)
         if (places[i] >= 0 && places[i] < count)
             check_wrong_boundary(p, places[i] + 1, boundaries[places[i]] - 1);
     check_wrong_boundary(p, 0, -1);
-    if (count <= tokens) /* the sequences at the ends hold a token */
+    if (count <= tokens) /* the first and the last sequence contain a token */
         check_poisoned(p, 0);
     check_wrong_boundary(p, count, tokens + 1);
     if (count <= tokens)
@@ -105,7 +105,7 @@ static void check_one_among_many(call_case k, int64_t part)
 
 /* ---- a sequence that needs 64 bits ---- */
 
-enum { WIDE_TOKENS = 64, WIDE_RANKS = 1 << 25 }; /* 2^31 tokens in all */
+enum { WIDE_TOKENS = 64, WIDE_RANKS = 1 << 25 }; /* 2^31 tokens in total */
 
 static void check_wide_stream(int32_t layout)
 {
