@@ -1,11 +1,11 @@
-/* Of many positions that are out of range the first is named, by any number of threads that look for one. */
+/* If many positions are out of range, the error names the first one, with any number of threads. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "support/call.h"
 #include "support/check.h"
 
-enum { TOKENS = 40000, DIM = 2 }; /* as many as are worth eight threads */
+enum { TOKENS = 40000, DIM = 2 }; /* enough for eight threads */
 
 static float src[TOKENS * DIM], dst[TOKENS * DIM], freqs[TOKENS];
 static int64_t ids[TOKENS];
@@ -22,7 +22,7 @@ static trope_status run(int threads)
     return trope_forward(call_args(&c));
 }
 
-/* Makes every id from `token` on that `step` says bad, and checks that `token` is the one that is named. */
+/* Makes every step-th id from `token` on invalid, and checks that the error names `token`. */
 static void check_named(int token, int step)
 {
     char words[64];
