@@ -1,5 +1,5 @@
-"""What trope_multigpu prints besides the table of cases, what it refuses, that all ways to start it agree, and that the page
-has the names of the cases."""
+"""Tests what trope_multigpu prints besides the table of cases, and which options and environments it refuses. All ways to
+start it must agree, and docs/multigpu.md must list the names of all cases."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def refusals():
     refused("takes no file", "result.json")
     refused("--ranks", "--ranks", "0")
     refused("RANK", "--launch", "torchrun")
-    if DEVICE == "cpu":  # no GPU, or a build without: one line for all ranks
+    if DEVICE == "cpu":  # without a GPU or without CUDA: one line for all ranks
         refused("--device cuda: ", "--device", "cuda")
         refused("--device cuda: ", "--device", "cuda", "--ranks", 3)
 
@@ -53,14 +53,14 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_
 
 
 def in_environment(variables, *options):
-    """A process of its own, with these variables and none of a launcher."""
+    """Runs the program with these variables and no other variables of a launcher."""
     of_launchers = re.compile("RANK$|^WORLD_SIZE$|^LOCAL_|^MASTER_|^OMPI_COMM_|^PMI|^MV2_|^SLURM_|^TROPE_MULTIGPU_PORT$")
     kept = {name: value for name, value in os.environ.items() if not of_launchers.search(name)}
     return Result([PROGRAM, "--device", "cpu", *ONE_CASE, *options], 60, {**kept, **variables})
 
 
 def environments():
-    """A process that belongs to others does not check itself alone."""
+    """A process that a launcher started with others must not run alone, as the only rank."""
     def without(*names):
         return {name: value for name, value in TORCHRUN.items() if name not in names}
 
@@ -87,14 +87,14 @@ def environments():
     check(result.status == 0 and "environment of torchrun" in result.out, "a complete environment", result.err)
     result = in_environment(TORCHRUN, "--ranks", "2")
     check(result.status == 2 and "--ranks: has no effect" in result.err, "--ranks under a launcher", result.err)
-    # A shell keeps these, and one task of Slurm is a process alone.
+    # A shell may keep these variables, and a single Slurm task is a process without others.
     for variables in (without("RANK", "WORLD_SIZE"), without("RANK", "WORLD_SIZE", "MASTER_PORT"), {"LOCAL_RANK": "3"},
                       {"SLURM_NTASKS": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}):
         result = in_environment(variables)
         check(result.status == 0 and "in one process" in result.out, variables, "starts threads", result.out, result.err)
     result = in_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "x"})
     check(result.status == 2 and "SLURM_NTASKS: 'x'" in result.err, "a number of tasks that is none", result.err)
-    # An MPI that the launcher's variables are unknown to would make each process a run of one rank.
+    # An MPI that does not know the launcher's variables would make each process a separate run of one rank.
     for variables in ({"OMPI_COMM_WORLD_SIZE": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):
         result = in_environment(variables)
         check(result.status == 2 and ("knows of one rank" if MPIRUN else "no MPI") in result.err, variables, result.err)
@@ -121,7 +121,7 @@ def listing():
 
 
 def expand(text):
-    """The names of a pattern like those of a shell: a{b,c}d is abd and acd."""
+    """Expands a pattern as a shell does: a{b,c}d becomes abd and acd."""
     found = re.search(r"{([^{}]*)}", text)
     if not found:
         return [text]
@@ -129,7 +129,7 @@ def expand(text):
 
 
 def page(names):
-    """docs/multigpu.md has the name of each case, and no other."""
+    """docs/multigpu.md lists the names of all cases and no others."""
     text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "multigpu.md").read_text()
     shown = [name for pattern in re.findall(r"^\| `([^`]*/[^`]*)` \|", text, re.MULTILINE) for name in expand(pattern)]
     check(len(shown) == len(set(shown)), "a case is on the page once", shown)
@@ -142,7 +142,7 @@ def page(names):
 
 
 def words_of_a_person(way="threads"):
-    """An error is a share of what rounding may do, or WRONG: no number that says nothing."""
+    """The table shows an error as a percentage of the rounding bound or as WRONG, never as a meaningless huge number."""
     only = ["--only", "cp/zigzag-dense/f32", "--only", "tp/dense-mla/f32"]
     for options, shown in ([], r"\d+%"), (["--break", "rank"], "WRONG"):
         result = run(way, "--bytes", 0, *only, *options)
@@ -156,7 +156,7 @@ def words_of_a_person(way="threads"):
 
 
 def saves():
-    """--save is tried before the work, and writes a file that is complete; where it cannot, what was there stays."""
+    """--save tests the path before the work starts, and writes a complete file. If it cannot write, no file changes."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
         result = run("threads", "--bytes", 0, "--only", "dp/dense/f32", "--save", path)
