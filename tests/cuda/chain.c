@@ -103,7 +103,7 @@ int chain_numbers(const chain_memory *m, const chain_result *r)
 int chain_holds(chain_memory *m, const chain *c)
 {
     if (c->bytes > m->room) {
-        printf("%s: a chain of %zu bytes has no room\n", c->name, c->bytes);
+        printf("%s: a chain of %zu bytes does not fit in its memory\n", c->name, c->bytes);
         exit(1);
     }
     return queue_once(m, c) && replay(m, c);
@@ -118,7 +118,7 @@ void chain_call(call *c, chain_place at, int backward)
     a->stream = at.stream;
     if ((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK)
         return;
-    printf("a call of a chain is refused: %s\n", trope_last_error());
+    printf("a call of a chain was refused: %s\n", trope_last_error());
     exit(1);
 }
 

@@ -54,9 +54,10 @@ int chain_numbers(const chain_memory *m, const chain_result *r);
 /* Checks both. It is defined in the header because each source file counts its own checks. */
 static inline void chain_check(chain_memory *m, const chain *c)
 {
-    CHECK_MESSAGE(chain_holds(m, c), "%s, %lld tokens", c->name, (long long)c->tokens);
+    CHECK_MESSAGE(chain_holds(m, c), "%s, %lld tokens: the device and the CPU differ", c->name, (long long)c->tokens);
     const int numbers = chain_numbers(m, &c->result);
-    CHECK_MESSAGE(numbers > 900, "%s, %lld tokens: %d of 1000 are numbers", c->name, (long long)c->tokens, numbers);
+    CHECK_MESSAGE(numbers > 900, "%s, %lld tokens: %d of 1000 elements are finite and not 0", c->name, (long long)c->tokens,
+                  numbers);
 }
 
 /* Captures the chain in a graph and launches it `times` times. Defined in chain_graph.c. */

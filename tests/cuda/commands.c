@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     tool = argv[1];
     snprintf(folder, sizeof folder, "%.400s/trope-cuda-XXXXXX", parent ? parent : "/tmp");
     if (!mkdtemp(folder)) {
-        printf("%s cannot be made\n", folder);
+        printf("cannot create the folder %s\n", folder);
         return 1;
     }
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -165,7 +165,7 @@ static void check_guards(const device_arena *arena, const config *c, size_t work
         const size_t end = i <= c->buffer_count ? arena->offset[i] : total;
         for (; at < end; at++)
             if (arena->down[at] != GUARD_BYTE) {
-                printf("seed 0x%llx: a guard zone was written, %zu bytes before buffer %d of %d\n",
+                printf("seed 0x%llx: the call wrote to a guard zone, %zu bytes before buffer %d of %d\n",
                        (unsigned long long)c->seed, end - at, i, c->buffer_count);
                 exit(1);
             }

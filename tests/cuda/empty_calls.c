@@ -23,13 +23,13 @@ typedef struct empty_case {
 
 /* clang-format off */
 static const empty_case cases[] = {
-    {"vectors", {"one row", TROPE_BF16, TROPE_BSHD, ONE(32, 128, 128)}},
-    {"vectors", {"several rows, freqs", TROPE_F32, TROPE_BSHD, ONE(9, 32, 16), WITH_FREQS}},
-    {"f16", {"rows of one head", TROPE_F16, TROPE_BSHD, ONE(1, 128, 128)}},
+    {"vectors", {"one token per block", TROPE_BF16, TROPE_BSHD, ONE(32, 128, 128)}},
+    {"vectors", {"several tokens per block, freqs", TROPE_F32, TROPE_BSHD, ONE(9, 32, 16), WITH_FREQS}},
+    {"f16", {"tokens with one head", TROPE_F16, TROPE_BSHD, ONE(1, 128, 128)}},
     {"vectors", {"windows in place", TROPE_BF16, TROPE_BSHD, ONE(32, 128, 64), .in_place = 1}},
     {"elements", {"pairs", TROPE_F32, TROPE_BSHD, ONE(3, 6, 6)}},
     {"elements", {"pairs in place, freqs", TROPE_F64, TROPE_BSHD, ONE(3, 7, 4), WITH_FREQS, .in_place = 1}},
-    {"elements", {"heads at odd places", TROPE_BF16, TROPE_BSHD, ONE(8, 64, 64), .first = 1}},
+    {"elements", {"heads that are not aligned", TROPE_BF16, TROPE_BSHD, ONE(8, 64, 64), .first = 1}},
     {"vectors", {"gradient of freqs", TROPE_BF16, TROPE_BSHD, ONE(8, 128, 128), WITH_FREQS, D_SUMS}},
     {"vectors", {"gradient of inv_freq", TROPE_F32, TROPE_BSHD, ONE(8, 64, 64), D_SUMS, .in_place = 1}},
     {"elements", {"gradient of freqs, pairs", TROPE_F16, TROPE_BSHD, ONE(3, 6, 6), WITH_FREQS, D_SUMS}},
@@ -50,12 +50,12 @@ static const boundaries all_boundaries[] = {
     {"empty sequences", 3, 0, 0, 0, 0, 0},
     {"many empty sequences", MANY, 0, 0, 0, 0, 0},
     {"no sequences", 0, 0, 0, 0, 0, 0},
-    {"no sequences, too far", 0, TOO_FAR, 0, TOO_FAR, 0, 1},
-    {"boundaries that decrease", 3, 0, 2, 0, 0, 1},
-    {"a last boundary too far", 3, 0, 0, TOO_FAR, 0, 1},
-    {"a last boundary of many", MANY, 0, 0, TOO_FAR, 0, 1},
-    {"a first boundary below 0", 3, -1, 0, 0, 0, 1},
-    {"more than is stored", 2, 0, 0, 0, 1, 1},
+    {"no sequences, a boundary too large", 0, TOO_FAR, 0, TOO_FAR, 0, 1},
+    {"decreasing boundaries", 3, 0, 2, 0, 0, 1},
+    {"the last boundary is too large", 3, 0, 0, TOO_FAR, 0, 1},
+    {"the last of many boundaries is too large", MANY, 0, 0, TOO_FAR, 0, 1},
+    {"the first boundary is negative", 3, -1, 0, 0, 0, 1},
+    {"a sequence longer than its storage", 2, 0, 0, 0, 1, 1},
 };
 /* clang-format on */
 
@@ -86,13 +86,13 @@ static void check_memory(problem *p, const char *what, int is_bad)
 {
     const size_t sum_bytes = p->map.regions[REGION_SUMS].bytes;
     int32_t *const status = problem_region(p, REGION_STATUS);
-    CHECK_MESSAGE(problem_run_on_host(p) == (is_bad ? TROPE_ERROR_DATA : TROPE_OK), "%s, %s: on the CPU: %s", p->k.name,
-                  what, trope_last_error());
+    CHECK_MESSAGE(problem_run_on_host(p) == (is_bad ? TROPE_ERROR_DATA : TROPE_OK),
+                  "%s, %s: unexpected status on the CPU: %s", p->k.name, what, trope_last_error());
     if (is_bad) { /* the CPU did not write these */
         memcpy(problem_region(p, REGION_SUMS), p->found + p->map.regions[REGION_SUMS].at, sum_bytes);
         *status |= TROPE_STATUS_CU_SEQLENS;
     }
-    CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "%s, %s: memory is not as on the CPU", p->k.name, what);
+    CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "%s, %s: memory differs from the CPU's", p->k.name, what);
 }
 
 /* `b`: NULL for a call without sequences. `kernel`: NULL if the call may use any kernel. */
@@ -111,7 +111,7 @@ static void check_call(call_case k, const char *kernel, int64_t batch, size_t ze
     CHECK(trope_kernel_name(call_args(&p->on_device), k.gradient != NO_GRADIENT, name, sizeof name) == TROPE_OK);
     if (b && b->sequences == 0)
         kernel = "elements"; /* a search in 32 bits needs at least one sequence */
-    CHECK_MESSAGE(!kernel || strstr(name, kernel), "%s, %s: goes by %s", k.name, what, name);
+    CHECK_MESSAGE(!kernel || strstr(name, kernel), "%s, %s: unexpected kernel %s", k.name, what, name);
     problem_bring(p, NULL);
     CHECK_MESSAGE(count_zeros(p) == zeros, "%s, %s, batch %d: %zu bytes of the sums are 0, expected %zu", k.name, what,
                   (int)batch, count_zeros(p), zeros);

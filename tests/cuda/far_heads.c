@@ -64,7 +64,7 @@ int main(void)
                 cudaMemcpy(found, (uint16_t *)far.operands[i].dst + h * FAR, bytes_of_head(i), cudaMemcpyDeviceToHost));
             CHECK_MESSAGE(
                 !memcmp(found, (char *)problem_region(p, REGION_DST + i) + h * bytes_of_head(i), bytes_of_head(i)),
-                "operand %d, head %zu differs from the CPU's", i, h);
+                "operand %d, head %zu: dst differs from the CPU's", i, h);
         }
         CUDA_MUST(cudaFree((void *)(uintptr_t)far.operands[i].src));
         CUDA_MUST(cudaFree(far.operands[i].dst));

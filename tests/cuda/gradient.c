@@ -42,7 +42,7 @@ static const unsigned char *found_sums(const problem *p)
 static const call_case packed[] = {
     {"one vector", PACKED_F16, HEADS(1, 16, 16), SEQUENCES(TROPE_I32, 700, 40), .angles = TABLES},
     {"vectors", PACKED_F16, HEADS(4, 128, 128), SEQUENCES(TROPE_I32, 700, 10), .angles = TABLES},
-    {"half of many heads", PACKED_F16, HEADS(32, 128, 64), SEQUENCES(TROPE_I32, 63, 12), .angles = TABLES},
+    {"half of each head, many heads", PACKED_F16, HEADS(32, 128, 64), SEQUENCES(TROPE_I32, 63, 12), .angles = TABLES},
     {"rounds of heads", PACKED_F16, HEADS(128, 128, 128), SEQUENCES(TROPE_I32, 31, 6), .angles = TABLES},
     {"elements", PACKED_F16, HEADS(3, 6, 6), SEQUENCES(TROPE_I32, 700, 40), .angles = TABLES},
     {"an angle for each element", PACKED_F16, HEADS(4, 64, 64), SEQUENCES(TROPE_I32, 700, 10), .angles = TABLES, OWN_ANGLES},
@@ -50,7 +50,7 @@ static const call_case packed[] = {
     {"64 bits", PACKED_F16, HEADS(4, 128, 128), SEQUENCES(TROPE_I64, 700, 10), .angles = TABLES},
     {"long sequences", PACKED_F16, HEADS(2, 16, 16), SEQUENCES(TROPE_I32, 63, 1500), .angles = TABLES},
     {"freqs", PACKED_F16, HEADS(8, 128, 128), SEQUENCES(TROPE_I32, 3000, 5), .angles = FREQS},
-    {"freqs of elements", PACKED_F16, HEADS(32, 128, 128), SEQUENCES(TROPE_I32, 63, 12), .angles = FREQS, OWN_ANGLES},
+    {"freqs per element", PACKED_F16, HEADS(32, 128, 128), SEQUENCES(TROPE_I32, 63, 12), .angles = FREQS, OWN_ANGLES},
     {"freqs, rounds of heads", PACKED_F16, HEADS(128, 128, 128), SEQUENCES(TROPE_I32, 31, 6), .angles = FREQS},
 };
 /* clang-format on */
@@ -76,7 +76,7 @@ static void check_defined(problem *p)
     problem_upload(p, NULL);
     CUDA_MUST(cudaMemset(p->device_workspace, 0x11, p->on_device.args.workspace_size));
     run_on_device(p);
-    CHECK_MESSAGE(!memcmp(first, found_sums(p), bytes), "%s, %lld sequences that cannot be: d_freqs is not defined",
+    CHECK_MESSAGE(!memcmp(first, found_sums(p), bytes), "%s, %lld invalid sequences: d_freqs depends on the workspace",
                   p->k.name, (long long)p->k.sequences);
     free(first);
 }
@@ -94,8 +94,9 @@ static void check_packed(call_case k, int64_t sequences, uint64_t seed, int64_t 
         return;
     problem *p = problem_new(&k, seed);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", k.name, trope_last_error());
-    CHECK_MESSAGE(problem_holds(p, NULL), "%s, %lld sequences, %lld tokens, padding %d, range %d: not the CPU's bytes",
-                  k.name, (long long)sequences, (long long)k.tokens, (int)k.padding, (int)k.out_of_range);
+    CHECK_MESSAGE(problem_holds(p, NULL),
+                  "%s, %lld sequences, %lld tokens, padding %d, out_of_range %d: differs from the CPU", k.name,
+                  (long long)sequences, (long long)k.tokens, (int)k.padding, (int)k.out_of_range);
     spoil(p, &random);
     check_defined(p);
     problem_free(p);
@@ -124,8 +125,12 @@ typedef struct layout {
 } layout;
 
 static const layout layouts[] = {
-    {"bshd", TROPE_BSHD, 1, 0},          {"sbhd", TROPE_SBHD, 1, 0},         {"bhsd", TROPE_BHSD, 1, 0},
-    {"bshd, strided", TROPE_BSHD, 2, 0}, {"sbhd, one on", TROPE_SBHD, 1, 1}, {"bhsd, strided", TROPE_BHSD, 3, 2},
+    {"bshd", TROPE_BSHD, 1, 0},
+    {"sbhd", TROPE_SBHD, 1, 0},
+    {"bhsd", TROPE_BHSD, 1, 0},
+    {"bshd, strided", TROPE_BSHD, 2, 0},
+    {"sbhd, not aligned", TROPE_SBHD, 1, 1},
+    {"bhsd, strided", TROPE_BHSD, 3, 2},
 };
 enum { VECTOR_LAYOUTS = 3 };
 
@@ -167,11 +172,11 @@ static problem *run_layout(int32_t dtype, const shape *s, int options, const lay
     char kernel[64] = "";
     problem *const p = problem_new(&k, (uint64_t)((s - shapes) * OPTIONS + options));
     run_on_device(p);
-    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: %zu bytes beside the results were written", l->name,
+    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: the call wrote %zu bytes outside of its results", l->name,
                   problem_stray_bytes(p));
     CHECK(trope_kernel_name(call_args(&p->on_device), 1, kernel, sizeof kernel) == TROPE_OK);
-    CHECK_MESSAGE(strstr(kernel, is_vectors ? "vectors" : "elements"), "%s, heads of %d, options %d: kernel %s", l->name,
-                  s->heads.head_dim, options, kernel);
+    CHECK_MESSAGE(strstr(kernel, is_vectors ? "vectors" : "elements"), "%s, heads of %d, options %d: unexpected kernel %s",
+                  l->name, s->heads.head_dim, options, kernel);
     return p;
 }
 
@@ -182,11 +187,12 @@ static void check_layouts(int32_t dtype, const shape *s, int options)
     for (size_t i = 1; i < COUNT_OF(layouts); i++) {
         problem *const p = run_layout(dtype, s, options, &layouts[i]);
         call of_this = case_call(&p->k, &p->map, p->found, TROPE_DEVICE_CPU);
-        CHECK_MESSAGE(same_elements(call_args(&of_first), call_args(&of_this), 1), "%s, heads of %d, options %d, %s: dx",
-                      number_name(dtype), s->heads.head_dim, options, layouts[i].name);
-        CHECK_MESSAGE(!memcmp(found_sums(first), found_sums(p), p->map.regions[REGION_SUMS].bytes),
-                      "%s, heads of %d, options %d, %s: the gradient", number_name(dtype), s->heads.head_dim, options,
+        CHECK_MESSAGE(same_elements(call_args(&of_first), call_args(&of_this), 1),
+                      "%s, heads of %d, options %d, %s: dx differs", number_name(dtype), s->heads.head_dim, options,
                       layouts[i].name);
+        CHECK_MESSAGE(!memcmp(found_sums(first), found_sums(p), p->map.regions[REGION_SUMS].bytes),
+                      "%s, heads of %d, options %d, %s: the gradient of the angles differs", number_name(dtype),
+                      s->heads.head_dim, options, layouts[i].name);
         problem_free(p);
     }
     problem_free(first);

@@ -31,7 +31,8 @@ static int count_kernels(cudaGraph_t graph)
     for (size_t i = 0; i < count; i++) {
         enum cudaGraphNodeType type;
         CUDA_MUST(cudaGraphNodeGetType(nodes[i], &type));
-        CHECK_MESSAGE(type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset, "a node of type %d", (int)type);
+        CHECK_MESSAGE(type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset,
+                      "unexpected graph node of type %d", (int)type);
         kernels += type == cudaGraphNodeTypeKernel;
     }
     return kernels;
@@ -53,12 +54,12 @@ static void check_graph(int kind, int operands, seed_range seeds)
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         problem_draw(p, seed, stream);
         CUDA_MUST(cudaGraphLaunch(replay, stream));
-        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu", kind, operands,
-                      (unsigned long long)seed);
+        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu: differs from the CPU", kind,
+                      operands, (unsigned long long)seed);
         problem_draw(p, seed, stream);
         CHECK_MESSAGE(problem_queue(p, stream) == TROPE_OK, "%s", trope_last_error());
-        CHECK_MESSAGE(problem_holds(p, stream), "a fresh call of kind %d with %d operands, seed %llu", kind, operands,
-                      (unsigned long long)seed);
+        CHECK_MESSAGE(problem_holds(p, stream), "new call of kind %d with %d operands, seed %llu: differs from the CPU",
+                      kind, operands, (unsigned long long)seed);
     }
     CUDA_MUST(cudaGraphExecDestroy(replay));
     CUDA_MUST(cudaGraphDestroy(graph));

@@ -160,7 +160,7 @@ def waits_before_barrier(code):
 
 def faults(name, kernel, has_budget):
     if any(re.search(r"\bYIELD\b", instruction.text) for instruction in kernel["code"]):
-        yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp may run apart"
+        yield "has YIELD: after a loop with an atomic operation or a volatile load, threads of a warp may diverge"
     if not kernel["registers"]:
         yield "has no line in cuobjdump -res-usage"
     if not has_budget:
@@ -180,7 +180,7 @@ def main():
         sys.exit("usage: machine_code.py LIBRARY [budget]")
     folder = find_tools()
     if folder is None:
-        print("there is no cuobjdump with nvdisasm")
+        print("cuobjdump and nvdisasm were not found")
         sys.exit(77)
     kernels = read_kernels(folder, sys.argv[1])
     if not kernels:

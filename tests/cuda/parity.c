@@ -41,7 +41,7 @@ static void count_kernel(tally *t)
         i++;
     memcpy(t->kernels[i].name, t->arena->kernel, sizeof t->kernels[i].name);
     t->kernels[i].calls++;
-    CHECK_MESSAGE(!strncmp(t->arena->kernel, "cuda-", 5), "goes by %s", t->arena->kernel);
+    CHECK_MESSAGE(!strncmp(t->arena->kernel, "cuda-", 5), "unexpected kernel %s", t->arena->kernel);
 }
 
 /* ---- allowed differences ---- */
@@ -180,7 +180,7 @@ static void check_call(tally *t, config *c, int backward)
     const int sums = r.args->d_freqs || r.args->d_inv_freq || has_weights(r.args), is_f64 = r.args->dtype == TROPE_F64;
     r.device = run_on_device(t, c, &k, backward);
     if (sums)
-        check_parity(c, is_same_twice(t, c, &k, &r), "cuda_parity, twice");
+        check_parity(c, is_same_twice(t, c, &k, &r), "cuda_parity, second run");
     config_reset(c);
     reference_result expected = {.status = 0};
     if (sums || is_f64)
@@ -327,12 +327,12 @@ static void print_tally(const tally *t, uint64_t count)
            t->poisoned);
     for (int i = 0; i < MAX_KERNELS && t->kernels[i].calls; i++)
         printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
-    printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
-    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp; %ld of d_weight\n", t->sums, t->worst_sum,
-           t->weights);
+    printf("f64: %ld elements; %ld differ by more than 2 ulp, but within the bound\n", t->f64_elements, t->f64_beyond);
+    printf("%ld elements of d_freqs and d_inv_freq, largest difference %.3g ulp; %ld elements of d_weight\n", t->sums,
+           t->worst_sum, t->weights);
     for (int option = 0; option < OPTION_COUNT && count >= ENOUGH; option++)
         for (int value = 0; value < config_value_count(option); value++)
-            CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tried", config_option_name(option),
+            CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tested", config_option_name(option),
                           config_value_name(option, value));
 }
 

@@ -62,7 +62,7 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
         a->d_freqs = ADDRESS(5);
         a->d_freqs_layout = TROPE_TABLE_ROWS;
     }
-    snprintf(text, sizeof text, "%lld tokens, %lld rows", (long long)tokens, (long long)angle_rows);
+    snprintf(text, sizeof text, "%lld tokens, %lld angle rows", (long long)tokens, (long long)angle_rows);
     check_answers(a, expected, text);
 }
 
@@ -88,9 +88,9 @@ static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
     }
     CHECK_MESSAGE(trope_kernel_name(call_args(&c), groups > 0, name, sizeof name) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(!strcmp(name, groups ? "cuda-bf16-elements-sums" : "cuda-bf16-elements"),
-                  "%d groups of %d heads of %d: %s", groups, heads, head_dim, name);
+                  "%d groups of %d heads of %d: unexpected kernel %s", groups, heads, head_dim, name);
     CHECK_MESSAGE((groups ? trope_backward : trope_forward)(call_args(&c)) == TROPE_ERROR_UNSUPPORTED,
-                  "%d groups of %d heads of %d are not refused", groups, heads, head_dim);
+                  "%d groups of %d heads of %d: not refused", groups, heads, head_dim);
 }
 
 /* Checks the number of heads that d_weight is summed over. All heads of dy, and of x, are one in memory. */

@@ -25,10 +25,10 @@ static void check_refused(entry run, const char *function)
     trope_args *a = call_args(run == trope_forward || run == kernel_name ? dense() : gradient());
     a->device = TROPE_DEVICE_CUDA;
     const trope_status status = run(a);
-    CHECK_MESSAGE(status == TROPE_ERROR_UNSUPPORTED || status == TROPE_ERROR_DEVICE, "%s without a device: %s", function,
-                  trope_status_name(status));
-    CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: '%s'", function,
-                  trope_last_error());
+    CHECK_MESSAGE(status == TROPE_ERROR_UNSUPPORTED || status == TROPE_ERROR_DEVICE,
+                  "%s without a device: unexpected status %s", function, trope_status_name(status));
+    CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: unexpected message '%s'",
+                  function, trope_last_error());
     CHECK(outputs_are_untouched());
 }
 

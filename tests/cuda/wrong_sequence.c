@@ -18,10 +18,10 @@ enum { MANY = 70000 };
 
 /* Calls that use different kernels. Each runs forward and backward with a gradient, with freqs and with inv_freq. */
 static const call_case cases[] = {
-    {"a row a block", PACKED, .tokens = 64, .operands = {{32, 128, 128, 0}}},
-    {"many rows", PACKED, .tokens = 3000, .operands = {{32, 128, 128, 0}}},
-    {"several rows a block", PACKED, .tokens = 500, .operands = {{3, 32, 32, 0}}},
-    {"rows of one head", PACKED, .tokens = 3000, .operands = {{1, 128, 128, 0}}},
+    {"one token per block", PACKED, .tokens = 64, .operands = {{32, 128, 128, 0}}},
+    {"many tokens", PACKED, .tokens = 3000, .operands = {{32, 128, 128, 0}}},
+    {"several tokens per block", PACKED, .tokens = 500, .operands = {{3, 32, 32, 0}}},
+    {"tokens with one head", PACKED, .tokens = 3000, .operands = {{1, 128, 128, 0}}},
     {"elements", PACKED, .tokens = 70, .operands = {{3, 20, 20, 0}}},
 };
 
@@ -47,8 +47,9 @@ static void check_wrong_boundary(problem *p, int64_t at, int64_t value)
     *boundary = (int32_t)value;
     const int32_t status = status_of(p);
     CHECK_MESSAGE(status & TROPE_STATUS_CU_SEQLENS,
-                  "%s, backward %d, freqs %d: boundary %lld of %lld sequences is %lld: 0x%x", p->k.name, p->k.gradient,
-                  p->k.angles, (long long)at, (long long)p->on_device.args.sequences, (long long)value, status);
+                  "%s, backward %d, freqs %d: boundary %lld of %lld sequences is %lld: status 0x%x", p->k.name,
+                  p->k.gradient, p->k.angles, (long long)at, (long long)p->on_device.args.sequences, (long long)value,
+                  status);
     *boundary = right;
 }
 
@@ -62,7 +63,7 @@ static void check_poisoned(const problem *p, int64_t token)
     CUDA_MUST(cudaMemcpy(found, dst + token * count * 2, (size_t)count * 2, cudaMemcpyDeviceToHost));
     for (int i = 0; i < count; i++)
         numbers += !isnan(number_load(TROPE_BF16, &found[i]));
-    CHECK_MESSAGE(numbers == 0, "%s, backward %d, freqs %d, %lld sequences: %d elements of token %lld are numbers",
+    CHECK_MESSAGE(numbers == 0, "%s, backward %d, freqs %d, %lld sequences: %d elements of token %lld are not NaN",
                   p->k.name, p->k.gradient, p->k.angles, (long long)p->on_device.args.sequences, numbers, (long long)token);
 }
 
@@ -75,7 +76,7 @@ static void check_one_among(problem *p, int64_t count)
     p->on_device.args.sequences = count;
     for (int64_t i = 0; i <= count; i++)
         boundaries[i] = (int32_t)(i * tokens / count);
-    CHECK_MESSAGE(status_of(p) == 0, "%s, %lld sequences that are right", p->k.name, (long long)count);
+    CHECK_MESSAGE(status_of(p) == 0, "%s, %lld valid sequences: status is not 0", p->k.name, (long long)count);
     for (size_t i = 0; i < COUNT_OF(places); i++)
         if (places[i] >= 0 && places[i] < count)
             check_wrong_boundary(p, places[i] + 1, boundaries[places[i]] - 1);
@@ -128,7 +129,7 @@ static void check_wide_stream(int32_t layout)
     ((int64_t *)problem_region(p, REGION_CU_SEQLENS))[1] = (int64_t)WIDE_TOKENS * WIDE_RANKS;
     problem_upload(p, NULL);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(problem_holds(p, NULL), "cp_layout %d, %s", (int)layout, k.name);
+    CHECK_MESSAGE(problem_holds(p, NULL), "cp_layout %d, %s: differs from the CPU", (int)layout, k.name);
     CHECK(*(int32_t *)problem_region(p, REGION_STATUS) == CASE_STATUS_BEFORE); /* on both devices */
     problem_free(p);
 }

@@ -151,7 +151,7 @@ const uint64_t *emulated_gather(uint32_t mask, uint64_t value)
     gathering &g = gathering_of(mask);
     const uint64_t before = g.times;
     if (!(mask >> lane & 1))
-        fail("a thread waits for others that do not wait for it");
+        fail("a thread is not in the mask of threads that it waits for");
     g.coming[lane] = value;
     g.arrived |= 1u << lane;
     while (g.times == before) {
@@ -209,7 +209,7 @@ static void run_block(unsigned threads)
                 resume(number);
         }
         if (!moved)
-            fail("all threads wait");
+            fail("all threads wait forever");
     }
 }
 
