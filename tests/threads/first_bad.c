@@ -31,7 +31,7 @@ static void check_named(int token, int step)
         ids[i] = i >= token && (i - token) % step == 0 ? TOKENS + i : i;
     for (int threads = 1; threads <= 8; threads++) {
         CHECK(run(threads) == TROPE_ERROR_DATA);
-        CHECK_MESSAGE(strstr(trope_last_error(), words), "%d threads: \"%s\" does not say \"%s\"", threads,
+        CHECK_MESSAGE(strstr(trope_last_error(), words), "%d threads: \"%s\" does not contain \"%s\"", threads,
                       trope_last_error(), words);
     }
 }

@@ -69,7 +69,7 @@ int main(void)
     void *wrong;
     CHECK(expect(few, trope_forward, trope_backward) && expect(many, trope_forward, trope_backward));
     CHECK(expect(other, trope_forward, trope_backward));
-    check_children(few, many, 2, "before any threads");
+    check_children(few, many, 2, "before the first threads");
     CHECK(run_forward(many, trope_forward, 8, many->forward));
     check_children(few, many, 4, "after a call");
     CHECK(!pthread_create(&caller, NULL, call_without_end, other));

@@ -59,7 +59,7 @@ static int default_of_child(const char *setting, int is_bound)
 static void check_default(const char *setting, int is_bound, int expected)
 {
     const int threads = default_of_child(setting, is_bound);
-    CHECK_MESSAGE(threads == expected, "OMP_NUM_THREADS=%s%s: %d threads instead of %d", setting ? setting : "(none)",
+    CHECK_MESSAGE(threads == expected, "OMP_NUM_THREADS=%s%s: %d threads instead of %d", setting ? setting : "(unset)",
                   is_bound ? " on one processor" : "", threads, expected);
 }
 
@@ -90,7 +90,7 @@ static void check_sleep(void)
     const double before = processor_seconds();
     nanosleep(&pause, NULL);
     const double taken = processor_seconds() - before;
-    CHECK_MESSAGE(taken < 0.1, "idle workers took %g s of 0.3", taken);
+    CHECK_MESSAGE(taken < 0.1, "idle workers used %g s of processor time in 0.3 s", taken);
 }
 
 static void *stay(void *context)

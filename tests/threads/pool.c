@@ -96,8 +96,8 @@ static void call(record *r, int threads, int count)
     int wrong = 0;
     for (int i = 0; i < 64; i++)
         wrong += atomic_load(&r->runs[i]) != (i < count);
-    CHECK_MESSAGE(wrong == 0, "%d threads, %d indices: %d did not come once", threads, count, wrong);
-    CHECK_MESSAGE(r->wrong_thread == 0, "%d threads: %d faults of threads", threads, r->wrong_thread);
+    CHECK_MESSAGE(wrong == 0, "%d threads, %d indices: %d indices did not run exactly once", threads, count, wrong);
+    CHECK_MESSAGE(r->wrong_thread == 0, "%d threads: %d wrong properties of threads", threads, r->wrong_thread);
 }
 
 /* ---- tests ---- */
@@ -165,7 +165,7 @@ static void check_nested_call(void)
     for (int i = 0; i < 8; i++)
         CHECK_MESSAGE(inner[i].ranges == 1 && inner[i].strangers == 0 && inner[i].wrong_thread == 0 &&
                           inner[i].runs[63] == 1,
-                      "call %d from a body: %d ranges, %d by workers", i, inner[i].ranges, inner[i].strangers);
+                      "nested call %d: %d ranges, %d by workers", i, inner[i].ranges, inner[i].strangers);
 }
 
 /* A call that another thread makes while the first call uses the workers. */

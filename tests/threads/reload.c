@@ -53,10 +53,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < CYCLES; i++)
         CHECK(open_call_and_close(argv[1], c));
     measure_memory(after);
-    CHECK_MESSAGE(count_threads() == threads, "%d threads, and %d before", count_threads(), threads);
+    CHECK_MESSAGE(count_threads() == threads, "%d threads instead of %d", count_threads(), threads);
 #ifndef SANITIZED               /* a sanitizer keeps records of freed memory */
     for (int i = 0; i < 2; i++) /* detects 10 KB a cycle; a worker's stack is larger */
-        CHECK_MESSAGE(after[i] - before[i] < CYCLES * 10240L, "%s: %ld bytes more", i ? "memory" : "addresses",
+        CHECK_MESSAGE(after[i] - before[i] < CYCLES * 10240L, "%s grew by %ld bytes", i ? "memory" : "address space",
                       after[i] - before[i]);
 #endif
     free_call(c);

@@ -96,9 +96,9 @@ int main(int argc, char **argv)
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         const size_t nothing = run_painted(stack, do_nothing, NULL), bytes = run_config(seed, stack) - nothing;
         most = bytes > most ? bytes : most;
-        CHECK_MESSAGE(bytes <= PROMISED, "%zu bytes of the stack; --seed 0x%llx --count 1", bytes,
+        CHECK_MESSAGE(bytes <= PROMISED, "the call used %zu bytes of the stack; --seed 0x%llx --count 1", bytes,
                       (unsigned long long)seed);
     }
-    printf("at most %zu bytes of the stack\n", most);
+    printf("calls used at most %zu bytes of the stack\n", most);
     return check_result();
 }
