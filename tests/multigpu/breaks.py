@@ -39,11 +39,11 @@ def main():
     for case in cases:
         name = "%s/%s: %s" % (case["split"], case["variant"], case["cause"])
         if case["is_broken"]:
-            check(not case["ok"], "not caught:", name)
-            check(named(case), "not named:", name)
+            check(not case["ok"], "mistake not detected:", name)
+            check(named(case), "mistake not named:", name)
         else:
-            check(case["ok"], "wrong though nothing is broken:", name)
-    print("%s: %d of %d cases could have it" % (MISTAKE, len(broken), len(cases)))
+            check(case["ok"], "wrong without a mistake:", name)
+    print("%s: in %d of %d cases a rank can make this mistake" % (MISTAKE, len(broken), len(cases)))
 
 
 main()

@@ -93,7 +93,7 @@ def environments():
         result = in_environment(variables)
         check(result.status == 0 and "in one process" in result.out, variables, "starts threads", result.out, result.err)
     result = in_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "x"})
-    check(result.status == 2 and "SLURM_NTASKS: 'x'" in result.err, "a number of tasks that is none", result.err)
+    check(result.status == 2 and "SLURM_NTASKS: 'x'" in result.err, "SLURM_NTASKS is not a number", result.err)
     # An MPI that does not know the launcher's variables would make each process a separate run of one rank.
     for variables in ({"OMPI_COMM_WORLD_SIZE": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):
         result = in_environment(variables)
@@ -116,7 +116,8 @@ def listing():
     for layout in ("zigzag", "contiguous", "striped", "flat"):
         check(sum("/" + layout in name for name in names) >= 30, "--list has", layout)
     some = [name for name in names if "cp/flat-ids/" in name or "/bf16" in name]
-    check(Result([PROGRAM, "--list", "--only", "cp/flat-ids/", "--only", "/bf16"], 60).out.split() == some, "--only adds up")
+    check(Result([PROGRAM, "--list", "--only", "cp/flat-ids/", "--only", "/bf16"], 60).out.split() == some,
+          "several --only options add up")
     return names
 
 
@@ -132,13 +133,14 @@ def page(names):
     """docs/multigpu.md lists the names of all cases and no others."""
     text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "multigpu.md").read_text()
     shown = [name for pattern in re.findall(r"^\| `([^`]*/[^`]*)` \|", text, re.MULTILINE) for name in expand(pattern)]
-    check(len(shown) == len(set(shown)), "a case is on the page once", shown)
+    check(len(shown) == len(set(shown)), "each case is on the page once", shown)
     listed = {name.rsplit("/", 1)[0] for name in names}
-    check(set(shown) == listed, "the page lacks, and has:", listed - set(shown), set(shown) - listed)
-    check("all %d cases" % len(names) in text, "the page says how many:", len(names))
+    check(set(shown) == listed, "cases missing on the page, and unknown names on it:", listed - set(shown),
+          set(shown) - listed)
+    check("all %d cases" % len(names) in text, "the page has the number of cases:", len(names))
     options = set(re.findall(r"--[a-z]+", Result([PROGRAM, "--help"], 60).out))
     for option in re.findall(r"^\| (`--[^|]*)\|", text, re.MULTILINE):
-        check(set(re.findall(r"--[a-z]+", option)) <= options, "the page names", option)
+        check(set(re.findall(r"--[a-z]+", option)) <= options, "the program has the options of the page:", option)
 
 
 def words_of_a_person(way="threads"):
@@ -150,7 +152,7 @@ def words_of_a_person(way="threads"):
         cells = [row[-3] for row in rows if row[:2] == ["cp", "zigzag-dense"]]
         check(result.status == (1 if options else 0), options, result.status, result.err)
         check(len(cells) == 1 and re.fullmatch(shown, cells[0]), "the error of a gradient:", cells, result.out)
-        check(not re.search(r"\de\+\d", result.out), "no huge number", result.out)
+        check(not re.search(r"\de\+\d", result.out), "no huge number:", result.out)
         words = "beyond the bound of rounding" if options else "of what rounding may add up to"
         check("gradient of the angles: " in result.out and words in result.out, "the summary", result.out)
 
@@ -162,7 +164,7 @@ def saves():
         result = run("threads", "--bytes", 0, "--only", "dp/dense/f32", "--save", path)
         with open(path) as file:
             check(result.status == 0 and json.load(file)["run"] == 1, "--save", result.err)
-        check(os.listdir(folder) == ["result.json"], "nothing else is left", os.listdir(folder))
+        check(os.listdir(folder) == ["result.json"], "--save leaves no other files", os.listdir(folder))
         result = run("threads", "--bytes", 0, "--only", "dp/dense/f32", "--save", folder)
         check(result.status == 2 and "regular file" in result.err and "cases hold" not in result.out, result.err)
 
@@ -180,7 +182,7 @@ def launches_agree():
         cases = result.json()["cases"]
         check(len(cases) == 5 and all(case["ok"] and case["time_us"] > 0 for case in cases), way, cases)
         check([without_time(c) for c in cases] == [without_time(c) for c in results["threads"].json()["cases"]], way)
-    check(len(results) == 2 + bool(MPIRUN), "ways to start it")
+    check(len(results) == 2 + bool(MPIRUN), "ways to start the program")
 
 
 def speed():

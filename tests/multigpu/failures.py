@@ -17,10 +17,11 @@ def check_failure(way, kind, rank):
                  "%s@%d" % (kind, rank), timeout=2 * LIMIT)
     what = (way, kind, rank, result.status, result.err[-1000:])
     lines = [line for line in result.err.splitlines() if line.startswith("trope_multigpu: ")]
-    check(result.status != 0, "the status tells of it", *what)
-    check(result.seconds < LIMIT, "it ends within a minute, not %.0f s" % result.seconds, *what)
-    check(lines and all("rank %d" % rank in line and WORDS[kind] in line for line in lines), "the rank is named", *what)
-    check("cases hold" not in result.out, "there is no verdict", *what)
+    check(result.status != 0, "the exit status is not 0", *what)
+    check(result.seconds < LIMIT, "the run ends within a minute, not %.0f s" % result.seconds, *what)
+    check(lines and all("rank %d" % rank in line and WORDS[kind] in line for line in lines), "the message names the rank",
+          *what)
+    check("cases hold" not in result.out, "no verdict is printed", *what)
 
 
 def main():
