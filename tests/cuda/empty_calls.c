@@ -119,7 +119,7 @@ static void check_call(call_case k, const char *kernel, int64_t batch, size_t ze
     problem_free(p);
 }
 
-static void check_ways(void)
+static void check_cases(void)
 {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const call_case *const k = &cases[i].k;
@@ -135,7 +135,7 @@ static void check_ways(void)
 
 typedef enum option { PER_BATCH = 1, OWN_ANGLES = 2, WITH_IDS = 4, FREQUENCIES = 8, OPTIONS = 16 } option;
 
-static void check_sums(int32_t dtype, int64_t batch, int options)
+static void check_gradient_layouts(int32_t dtype, int64_t batch, int options)
 {
     enum { ROWS = 6, DIM = 8, ROW_STRIDE = 11 };
     call_case k = {"sums", dtype, TROPE_BSHD, .operands = {{2, DIM, DIM, 0}}, .gradient = GRADIENT_ALONE, .rows = ROWS};
@@ -155,11 +155,11 @@ static void check_sums(int32_t dtype, int64_t batch, int options)
 int main(void)
 {
     device_require();
-    check_ways();
+    check_cases();
     for (int64_t batch = 1; batch <= 3; batch++)
         for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++)
             for (int options = 0; options < OPTIONS; options++)
                 if (!(options & FREQUENCIES) || !(options & (PER_BATCH | OWN_ANGLES)))
-                    check_sums(dtype, batch, options);
+                    check_gradient_layouts(dtype, batch, options);
     return check_result();
 }

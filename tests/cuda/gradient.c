@@ -66,7 +66,7 @@ static void spoil(problem *p, random_state *random)
     problem_upload(p, NULL);
 }
 
-static void check_defined(problem *p)
+static void check_workspace_independence(problem *p)
 {
     const size_t bytes = p->map.regions[REGION_SUMS].bytes;
     unsigned char *const first = malloc(bytes);
@@ -98,7 +98,7 @@ static void check_packed(call_case k, int64_t sequences, uint64_t seed, int64_t 
                   "%s, %lld sequences, %lld tokens, padding %d, out_of_range %d: differs from the CPU", k.name,
                   (long long)sequences, (long long)k.tokens, (int)k.padding, (int)k.out_of_range);
     spoil(p, &random);
-    check_defined(p);
+    check_workspace_independence(p);
     problem_free(p);
 }
 

@@ -235,7 +235,7 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
 
 /* Checks that the kernels by vectors and by elements add d_weight in the same order. Weights that are not aligned require
  * the kernel by elements. */
-static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, int token)
+static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head, int token)
 {
     enum { BYTES = 2 * 33 * 128 * sizeof(float) };
     const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* few heads: by elements, the kernel is slow */
@@ -361,9 +361,9 @@ int main(void)
     check_all_sequences();
     for (int per_head = 0; per_head < 2; per_head++)
         for (int token = 0; token <= per_head; token++) {
-            check_order_of_weights(1, 1, per_head, token);
-            check_order_of_weights(37, 3, per_head, token);
-            check_order_of_weights(per_head ? 600 : 1500, 1, per_head, token); /* several parts of the sum, longer runs */
+            check_order_of_d_weight(1, 1, per_head, token);
+            check_order_of_d_weight(37, 3, per_head, token);
+            check_order_of_d_weight(per_head ? 600 : 1500, 1, per_head, token); /* several parts of the sum, longer runs */
         }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)

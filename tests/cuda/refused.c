@@ -24,7 +24,7 @@ static call make_call(int32_t heads, int32_t head_dim, int64_t tokens)
 
 /* Checks that all functions that take a backward call return `expected`. Accepted calls are not run. `text` describes the
  * call. */
-static void check_answers(trope_args *a, trope_status expected, const char *text)
+static void check_all_functions(trope_args *a, trope_status expected, const char *text)
 {
     uint64_t bytes = 0;
     char name[64];
@@ -63,7 +63,7 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
         a->d_freqs_layout = TROPE_TABLE_ROWS;
     }
     snprintf(text, sizeof text, "%lld tokens, %lld angle rows", (long long)tokens, (long long)angle_rows);
-    check_answers(a, expected, text);
+    check_all_functions(a, expected, text);
 }
 
 /* The items of a token are counted in 32 bits. So are the heads of a sum, whose dy is expanded: all heads are one in
@@ -73,7 +73,7 @@ static const struct {
 } rows[] = {{0, 1 << 28, 128},  {0, 1 << 30, 64}, {0, (1 << 28) - (1 << 3), 128},
             {1, INT32_MAX, 16}, {3, 1 << 30, 16}, {4, 1 << 30, 16}};
 
-static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
+static void check_token(int32_t groups, int32_t heads, int32_t head_dim)
 {
     call c = make_call(heads, head_dim, 1);
     trope_operand *const o = &c.operands[0];
@@ -111,7 +111,7 @@ static void check_norm(int32_t groups, int32_t heads, int32_t scope, trope_statu
     c.norm[0].d_weight = ADDRESS(5);
     trope_args *const a = call_args(&c);
     snprintf(text, sizeof text, "%d groups of %d heads with a norm of scope %d", groups, heads, scope);
-    check_answers(a, expected, text);
+    check_all_functions(a, expected, text);
 }
 
 int main(void)
@@ -124,6 +124,6 @@ int main(void)
     for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++)
         check_gradient(gradients[i].tokens, gradients[i].angle_rows, gradients[i].expected);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        check_row(rows[i].groups, rows[i].heads, rows[i].head_dim);
+        check_token(rows[i].groups, rows[i].heads, rows[i].head_dim);
     return check_result();
 }

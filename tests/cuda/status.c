@@ -44,7 +44,7 @@ static void check_status(const problem *p, int32_t bits, int32_t others, const c
 }
 
 /* Checks that every element was written and nothing else, and that a second call gives the same bits. */
-static void check_defined(problem *p, const char *what)
+static void check_complete_and_repeatable(problem *p, const char *what)
 {
     uint16_t first[COUNT];
     int unwritten = 0;
@@ -102,7 +102,7 @@ static void check_positions(const position_row *row)
         CHECK_MESSAGE(count_nan(p, token) == (is_nan ? OF_TOKEN : 0), "%s: %d elements of token %d are NaN", row->what,
                       count_nan(p, token), token);
     }
-    check_defined(p, row->what);
+    check_complete_and_repeatable(p, row->what);
     if (row->has_status) /* without a status word, the CPU refuses the call */
         CHECK_MESSAGE(problem_holds(p, NULL), "%s: differs from the CPU", row->what);
     problem_free(p);
@@ -176,7 +176,7 @@ static void check_sequences(const sequence_row *row)
     run(p);
     /* A wrong sequence can have positions that are not in the table of angles. */
     check_status(p, row->bits, row->bits == WRONG ? TROPE_STATUS_POSITION : 0, row->what);
-    check_defined(p, row->what);
+    check_complete_and_repeatable(p, row->what);
     memcpy(problem_region(p, REGION_CU_SEQLENS), sequence_rows[0].boundaries, p->map.regions[REGION_CU_SEQLENS].bytes);
     if (row->right_tokens) {
         CHECK_MESSAGE(problem_run_on_host(p) == TROPE_OK, "%s", trope_last_error());

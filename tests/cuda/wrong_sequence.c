@@ -69,7 +69,7 @@ static void check_poisoned(const problem *p, int64_t token)
 
 /* Checks that the status is set for one wrong sequence at any place, also if it contains no token, and that it is not set
  * if all sequences are right. */
-static void check_one_among(problem *p, int64_t count)
+static void check_sequences(problem *p, int64_t count)
 {
     const int64_t tokens = p->k.tokens, places[] = {0, 1, count / 3, count - 2, count - 1};
     int32_t *const boundaries = problem_region(p, REGION_CU_SEQLENS);
@@ -88,7 +88,7 @@ static void check_one_among(problem *p, int64_t count)
         check_poisoned(p, tokens - 1);
 }
 
-static void check_one_among_many(call_case k, int64_t part)
+static void check_case(call_case k, int64_t part)
 {
     static const int64_t counts[] = {1, 2, 4, 31, 32, 200, 1023, 1024, MANY};
     k.tokens = (k.tokens + part - 1) / part;
@@ -99,7 +99,7 @@ static void check_one_among_many(call_case k, int64_t part)
         k.gradient = kind / 2 ? WITH_GRADIENT : NO_GRADIENT;
         problem *const p = problem_new(&k, 1);
         for (size_t i = 0; i < COUNT_OF(counts); i++)
-            check_one_among(p, counts[i]);
+            check_sequences(p, counts[i]);
         problem_free(p);
     }
 }
@@ -108,7 +108,7 @@ static void check_one_among_many(call_case k, int64_t part)
 
 enum { WIDE_TOKENS = 64, WIDE_RANKS = 1 << 25 }; /* 2^31 tokens in total */
 
-static void check_wide_stream(int32_t layout)
+static void check_64_bit_length(int32_t layout)
 {
     const call_case k = {"2^31 tokens",
                          TROPE_BF16,
@@ -139,8 +139,8 @@ int main(int argc, char **argv)
     device_require();
     const long part = device_option(argc, argv, "--part", 1);
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        check_one_among_many(cases[i], part);
+        check_case(cases[i], part);
     for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++)
-        check_wide_stream(layout);
+        check_64_bit_length(layout);
     return check_result();
 }
