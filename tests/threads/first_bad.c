@@ -23,7 +23,7 @@ static trope_status run(int threads)
 }
 
 /* Makes every step-th id from `token` on invalid, and checks that the error names `token`. */
-static void check_named(int token, int step)
+static void check_first_named(int token, int step)
 {
     char words[64];
     snprintf(words, sizeof words, "position %d of batch entry 0, token %d,", TOKENS + token, token);
@@ -43,9 +43,9 @@ int main(void)
     for (int threads = 1; threads <= 8; threads++)
         CHECK(run(threads) == TROPE_OK);
     for (int token = 0; token < TOKENS; token += TOKENS / 16 - 1) {
-        check_named(token, 1);
-        check_named(token, TOKENS / 8);
-        check_named(token, TOKENS);
+        check_first_named(token, 1);
+        check_first_named(token, TOKENS / 8);
+        check_first_named(token, TOKENS);
     }
     return check_result();
 }

@@ -104,7 +104,7 @@ static void call(record *r, int threads, int count)
 
 /* A call runs on as many threads as it requests and as can be created, all at the same time: their ranges wait for each
  * other. */
-static void check_team(int threads, int expected)
+static void check_thread_count(int threads, int expected)
 {
     record r = {.meets = expected};
     call(&r, threads, 64);
@@ -115,12 +115,12 @@ static void check_team(int threads, int expected)
 static void check_failed_creation(void)
 {
     atomic_store(&may_be_made, 0);
-    check_team(4, 1);
+    check_thread_count(4, 1);
     atomic_store(&may_be_made, 2);
-    check_team(4, 3);
-    check_team(2, 2);
+    check_thread_count(4, 3);
+    check_thread_count(2, 2);
     atomic_store(&may_be_made, MOST);
-    check_team(4, 4);
+    check_thread_count(4, 4);
 }
 
 /* A worker that starts late delays no call: the caller does its work. */
@@ -133,7 +133,7 @@ static void check_late_worker(void)
         CHECK_MESSAGE(r.ranges == 5 && r.strangers == 3, "%d ranges, %d by workers", r.ranges, r.strangers);
     }
     atomic_store(&may_start, 1);
-    check_team(5, 5);
+    check_thread_count(5, 5);
 }
 
 static void check_ranges(void)
@@ -190,12 +190,12 @@ static void run_beside(const void *context, int64_t begin, int64_t end)
     atomic_fetch_add(wrong, r.ranges != 1 || r.strangers != 0);
 }
 
-static void check_call_beside(void)
+static void check_concurrent_call(void)
 {
     atomic_int wrong = 0;
     trope_parallel_for(4, 64, run_beside, &wrong);
     CHECK(wrong == 0);
-    check_team(4, 4); /* the workers are free again */
+    check_thread_count(4, 4); /* the workers are free again */
 }
 
 /* The caller's rounding mode and signal mask are unchanged, although it created workers. */
@@ -235,7 +235,7 @@ int main(void)
     check_late_worker();
     check_ranges();
     check_nested_call();
-    check_call_beside();
+    check_concurrent_call();
     check_caller(FE_UPWARD, &blocked);
     CHECK(!fesetround(FE_TONEAREST));
     check_useful_threads();
