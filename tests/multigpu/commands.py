@@ -10,42 +10,42 @@ import tempfile
 from program import DEVICE, MPIRUN, PROGRAM, Result, check, finish, launches, run
 
 
-def refused(word, *options):
+def check_refused(word, *options):
     result = Result([PROGRAM] + [str(o) for o in options], 60)
     check(result.status == 2 and result.err.count("\n") == 1, options, "is refused in one line:", result.err)
     check(result.out == "", options, "prints nothing else:", result.out)
     check(word in result.err, options, "has no", word, "in", result.err)
 
 
-def refusals():
-    refused("nothing-like-it", "--only", "nothing-like-it")
-    refused("dp-x-tp", "--only", "nothing-like-it")
-    refused("--list", "--only", "nothing-like-it")
-    refused("nothing-like-it", "--only", "cp/", "--only", "nothing-like-it")
-    refused("nothing-like-it", "--list", "--only", "nothing-like-it")
-    refused("--only", "--only", "")
-    refused("two factors", "--device", "cpu", "--ranks", 2, "--only", "tp-x-cp")
-    refused("three, such as 8", "--device", "cpu", "--ranks", 4, "--only", "dp-x-tp-x-cp")
-    refused("--threads: 65536", "--device", "cpu", "--threads", 65536)
-    refused("--seed: is given twice", "--seed", 1, "--seed", 2)
-    refused("--seed: has no effect with --list", "--list", "--seed", 1)
-    refused("--only: has no effect with --speed", "--speed", "--only", "cp")
-    refused("--only: has no effect with --simulate", "--simulate", "--only", "cp")
-    refused("--repeat: has no effect with --bytes 0", "--bytes", 0, "--repeat", 3)
-    refused("--bytes", "--bytes", -1)
-    refused("--bytes", "--speed", "--bytes", 0)
-    refused("--save", "--json", "--save", "result.json")
-    refused("--save", "--save", "-")
-    refused("regular file", "--simulate", "--save", "/dev/null")
-    refused("--fail", "--fail", "sleep@1")
-    refused("--fail", "--fail", "die")
-    refused("--break", "--break", "everything")
-    refused("takes no file", "result.json")
-    refused("--ranks", "--ranks", "0")
-    refused("RANK", "--launch", "torchrun")
+def check_refusals():
+    check_refused("nothing-like-it", "--only", "nothing-like-it")
+    check_refused("dp-x-tp", "--only", "nothing-like-it")
+    check_refused("--list", "--only", "nothing-like-it")
+    check_refused("nothing-like-it", "--only", "cp/", "--only", "nothing-like-it")
+    check_refused("nothing-like-it", "--list", "--only", "nothing-like-it")
+    check_refused("--only", "--only", "")
+    check_refused("two factors", "--device", "cpu", "--ranks", 2, "--only", "tp-x-cp")
+    check_refused("three, such as 8", "--device", "cpu", "--ranks", 4, "--only", "dp-x-tp-x-cp")
+    check_refused("--threads: 65536", "--device", "cpu", "--threads", 65536)
+    check_refused("--seed: is given twice", "--seed", 1, "--seed", 2)
+    check_refused("--seed: has no effect with --list", "--list", "--seed", 1)
+    check_refused("--only: has no effect with --speed", "--speed", "--only", "cp")
+    check_refused("--only: has no effect with --simulate", "--simulate", "--only", "cp")
+    check_refused("--repeat: has no effect with --bytes 0", "--bytes", 0, "--repeat", 3)
+    check_refused("--bytes", "--bytes", -1)
+    check_refused("--bytes", "--speed", "--bytes", 0)
+    check_refused("--save", "--json", "--save", "result.json")
+    check_refused("--save", "--save", "-")
+    check_refused("regular file", "--simulate", "--save", "/dev/null")
+    check_refused("--fail", "--fail", "sleep@1")
+    check_refused("--fail", "--fail", "die")
+    check_refused("--break", "--break", "everything")
+    check_refused("takes no file", "result.json")
+    check_refused("--ranks", "--ranks", "0")
+    check_refused("RANK", "--launch", "torchrun")
     if DEVICE == "cpu":  # without a GPU or without CUDA: one line for all ranks
-        refused("--device cuda: ", "--device", "cuda")
-        refused("--device cuda: ", "--device", "cuda", "--ranks", 3)
+        check_refused("--device cuda: ", "--device", "cuda")
+        check_refused("--device cuda: ", "--device", "cuda", "--ranks", 3)
 
 
 ONE_CASE = ["--bytes", "0", "--only", "dp/dense/f32"]
@@ -59,7 +59,7 @@ def in_environment(variables, *options):
     return Result([PROGRAM, "--device", "cpu", *ONE_CASE, *options], 60, {**kept, **variables})
 
 
-def environments():
+def check_environments():
     """A process that a launcher started with others must not run alone, as the only rank."""
     def without(*names):
         return {name: value for name, value in TORCHRUN.items() if name not in names}
@@ -107,7 +107,7 @@ def environments():
         check(result.status == 0 and "by MPI" in result.out, "--launch mpi", result.err)
 
 
-def listing():
+def check_listing():
     result = Result([PROGRAM, "--list"], 60)
     names = result.out.split()
     check(result.status == 0 and len(names) == len(set(names)) > 150, "--list", len(names))
@@ -129,7 +129,7 @@ def expand(text):
     return [name for word in found.group(1).split(",") for name in expand(text[:found.start()] + word + text[found.end():])]
 
 
-def page(names):
+def check_page(names):
     """docs/multigpu.md lists the names of all cases and no others."""
     text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "multigpu.md").read_text()
     shown = [name for pattern in re.findall(r"^\| `([^`]*/[^`]*)` \|", text, re.MULTILINE) for name in expand(pattern)]
@@ -143,7 +143,7 @@ def page(names):
         check(set(re.findall(r"--[a-z]+", option)) <= options, "the program has the options of the page:", option)
 
 
-def words_of_a_person(way="threads"):
+def check_error_texts(way="threads"):
     """The table shows an error as a percentage of the rounding bound or as WRONG, never as a meaningless huge number."""
     only = ["--only", "cp/zigzag-dense/f32", "--only", "tp/dense-mla/f32"]
     for options, shown in ([], r"\d+%"), (["--break", "rank"], "WRONG"):
@@ -157,7 +157,7 @@ def words_of_a_person(way="threads"):
         check("gradient of the angles: " in result.out and words in result.out, "the summary", result.out)
 
 
-def saves():
+def check_save():
     """--save tests the path before the work starts, and writes a complete file. If it cannot write, no file changes."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
@@ -174,7 +174,7 @@ def without_time(case):
     return {name: value for name, value in case.items() if name not in differs}
 
 
-def launches_agree():
+def check_launches_agree():
     only = ["--only", "zigzag-padded/f32", "--only", "tp/padded-norm-token/f32"]
     results = {way: run(way, *only, "--json", "--bytes", 100000) for way in launches()}
     for way, result in results.items():
@@ -185,20 +185,20 @@ def launches_agree():
     check(len(results) == 2 + bool(MPIRUN), "ways to start the program")
 
 
-def speed():
+def check_speed():
     result = run("threads", "--speed", "--bytes", 100000, "--json")
     rows = result.json()["speed"]
     check(result.status == 0 and [row["rank"] for row in rows] == list(range(len(rows))) and len(rows) >= 2, result.out)
     check(all(row["alone_us"] > 0 and row["together_us"] > 0 for row in rows), result.out)
 
 
-refusals()
+check_refusals()
 if DEVICE == "cpu":
-    environments()
-page(listing())
-words_of_a_person()
+    check_environments()
+check_page(check_listing())
+check_error_texts()
 if DEVICE == "cpu":
-    saves()
-launches_agree()
-speed()
+    check_save()
+check_launches_agree()
+check_speed()
 finish()
