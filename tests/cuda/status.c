@@ -115,7 +115,7 @@ typedef struct sequence_row {
     int sequences;
     int64_t boundaries[MOST_BOUNDARIES];
     int32_t bits, cp_layout, cp_size, cp_rank;
-    int right_tokens; /* the first tokens, whose result is the same as with the first test case's boundaries */
+    int right_tokens; /* this many tokens at the start give the same result as with the first test case's boundaries */
     int64_t padded[MOST_BOUNDARIES];
 } sequence_row;
 
