@@ -1,4 +1,4 @@
-/* A program that was compiled against the header of 0.2.0 has the same results as with this version's header. */
+/* A program that was compiled with the header of 0.2.0 gives the same results as with the current header. */
 #include <string.h>
 
 #include "api/caller.h"

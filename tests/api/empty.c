@@ -1,4 +1,4 @@
-/* Calls with nothing in them succeed, and what they write is what the rules say about no tokens. */
+/* Calls without tokens succeed. They leave tensors and positions unchanged, and write gradients of 0. */
 #include "api/valid_call.h"
 #include "support/check.h"
 
@@ -10,7 +10,7 @@ static int is_zero(const void *bytes, size_t count)
     return 1;
 }
 
-/* No element exists, so no pointer to one is needed. */
+/* Removes the tokens and the tensors. Without elements, a call needs no pointers to tensors. */
 static trope_args *without_tokens(call *c)
 {
     c->args.tokens = 0;

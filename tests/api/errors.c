@@ -19,7 +19,7 @@ static void status_names(void)
     CHECK(trope_status_name(INT32_MIN)[0] != 0);
 }
 
-/* A thread's own failures, many times, while the others have theirs. */
+/* Runs on each thread. Fails many times with an error of its own, and counts wrong messages. */
 static void *fail_in_own_way(void *argument)
 {
     const int32_t number = *(const int32_t *)argument;
@@ -74,7 +74,7 @@ static void version_is_the_headers(void)
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", TROPE_VERSION_MAJOR, TROPE_VERSION_MINOR, TROPE_VERSION_PATCH);
     CHECK(strcmp(trope_version(), version) == 0);
-    CHECK(strcmp(trope_version(), EXPECTED_VERSION) == 0); /* CMake's */
+    CHECK(strcmp(trope_version(), EXPECTED_VERSION) == 0); /* from CMake */
     CHECK(strstr(trope_info(), version) != NULL);
 }
 

@@ -1,6 +1,6 @@
-/* What the helpers fill in: strides and operands of contiguous layouts, the heads of a packed QKV buffer, the axis of each pair.
- * (What they refuse: refused_helpers.c. That a call which says a layout is the call with its strides, and a pair_axis the call for
- * each axis, random calls find: gradcheck_random, parity_memory.) */
+/* The results of the helpers: strides and operands of contiguous layouts, the heads of a packed QKV buffer, and the axis of
+ * each pair. refused_helpers.c tests what they refuse. Random calls (gradcheck_random, parity_memory) check that a layout
+ * is equivalent to its strides, and a pair_axis to one call for each axis. */
 #include "support/call.h"
 #include "support/check.h"
 #include "support/tensor.h"
@@ -32,7 +32,7 @@ static void check_all_strides(void)
     check_strides(TROPE_THD, packed);
 }
 
-/* Everything but what the arguments say is 0. */
+/* Fields that the arguments do not set are 0. */
 static void check_fill_operand(int32_t layout, int32_t rotary_dim)
 {
     float x[1];
@@ -53,7 +53,7 @@ enum { BATCH = 2, TOKENS = 3, Q = 6, KV = 2, RATIO = Q / KV, ALL = Q + 2 * KV, D
 
 static const int32_t counts[] = {[TROPE_Q] = Q, [TROPE_K] = KV, [TROPE_V] = KV};
 
-/* The place of a head of q, k or v among all heads of a token. */
+/* Returns the index of a head of q, k or v among all heads of a token in the buffer. */
 static int32_t head_in_buffer(int32_t order, int32_t which, int32_t head)
 {
     if (order == TROPE_QKV_PARTS)
@@ -63,7 +63,7 @@ static int32_t head_in_buffer(int32_t order, int32_t which, int32_t head)
     return head * (RATIO + 2) + RATIO + (which == TROPE_V);
 }
 
-/* Every element of the operand is where the buffer has it. */
+/* The operand has the address of each head in the buffer. */
 static void check_qkv(int32_t dtype, int32_t layout, int32_t order, int32_t which)
 {
     static double buffer[BATCH * TOKENS * ALL * DIM];
@@ -103,7 +103,7 @@ static void check_qkv(int32_t dtype, int32_t layout, int32_t order, int32_t whic
                   layout, order, " qkv"[which], wrong);
 }
 
-/* ---- Axes of pairs, written out by hand ---- */
+/* ---- Axes of pairs, with expected values written by hand ---- */
 
 enum { MOST = TROPE_MAX_ROTARY_DIM / 2 };
 

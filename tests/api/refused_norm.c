@@ -1,4 +1,4 @@
-/* What is refused of norms (refused.h). */
+/* Refused values of norms. refused.h explains the tests. */
 #include <math.h>
 
 #include "api/refused.h"
@@ -57,7 +57,7 @@ static void of_fields_together(void)
     ROW_FOR(BACKWARD, norm_gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
 }
 
-/* The backward call that writes the sums of q's heads. */
+/* The backward call that only writes the sums of q's heads. */
 static call *gradient_sums(void)
 {
     call *c = norm_gradient();
@@ -72,7 +72,7 @@ static call *gradient_sums(void)
     return c;
 }
 
-/* The same with inv_freq for freqs. */
+/* The same call with inv_freq instead of freqs. */
 static call *gradient_sums_by_phase(void)
 {
     call *c = gradient_sums();
@@ -112,14 +112,14 @@ static void of_token_sums(void)
     BACKWARD_ROW(gradient_sums_by_phase(), a->d_inv_freq = out.d_inv_freq, ARGUMENT, "d_inv_freq", "TROPE_SUMS_WRITE");
 }
 
-/* A copy of a norm that is not aligned. */
+/* Returns a misaligned copy of a norm. */
 static const char *place_oddly(const trope_norm *norm)
 {
     _Alignas(8) static char bytes[sizeof *norm + 4];
     return memcpy(bytes + 4, norm, sizeof *norm);
 }
 
-/* Fields of a rotation in a call without one. */
+/* Fields of the rotation are set in a call in which no operand rotates. */
 static void of_no_rotation(void)
 {
     FORWARD_ROW(only_norm(), a->norms = NULL, ARGUMENT, "operands[0].rotary_dim", "none has a norm");
@@ -133,7 +133,7 @@ static void of_no_rotation(void)
                 ARGUMENT, "position_ids", "no operand");
 }
 
-/* Structs of later versions, in which what this one does not know is 0, or is not. */
+/* A struct of a later version is accepted if the bytes that this version does not know are 0, and refused otherwise. */
 static void of_sizes(void)
 {
     static struct {
