@@ -1,11 +1,12 @@
-/* cu_seqlens, position_ids and start_positions that cannot be used are errors that name what is wrong, and nothing has been
- * written (api/refused.h says how); positions out of range are poisoned when a status word is given, or clamped. */
+/* Wrong values in cu_seqlens, position_ids and start_positions give errors that name the value, and nothing is written (see
+ * api/refused.h). Positions out of range are poisoned if there is a status word, or clamped. */
 #include <math.h>
 
 #include "api/refused.h"
 #include "varlen/packed_call.h"
 
-/* What is wrong with the sequences: in calls, with a status word too, which is left alone; and in trope_positions. */
+/* Wrong sequences. Calls refuse them with and without a status word, which they leave unchanged. trope_positions refuses
+ * them too. */
 #define BOUNDARIES_ROW(valid, change, ...)                                                                                 \
     do {                                                                                                                   \
         int32_t word = 0;                                                                                                  \
@@ -45,7 +46,7 @@ static void use_int64_boundaries(int64_t sequences, int64_t first, int64_t secon
     a->sequences = sequences;
 }
 
-/* Lengths that 64 bits cannot hold. */
+/* Boundaries whose differences can overflow 64 bits. */
 static void extremes(void)
 {
     BOUNDARIES_ROW(packed(), (use_int64_boundaries(1, INT64_MIN, INT64_MAX, 0, 0, 0), a->cu_seqlens_dtype = TROPE_I64),
@@ -54,7 +55,7 @@ static void extremes(void)
                    "cu_seqlens[1]", "(-9223372036854775808, read as int64)");
 }
 
-/* int32 ids with I64: two of them are one, far beyond any table. */
+/* int32 ids, read as int64: two of them make one id, far outside the table. */
 static void ids_of_another_width(void)
 {
     for (int i = 0; i < BATCH * TOKENS; i++)
@@ -77,7 +78,8 @@ static void use_rank(int32_t layout, int32_t ranks, int32_t rank)
     a->cp_rank = rank;
 }
 
-/* Lengths of the whole stream that ranks cannot share. Zigzag of two needs multiples of 4, the others of 2; flat takes any. */
+/* Boundaries in the whole stream that the ranks cannot split. With two ranks, lengths must be multiples of 4 for zigzag,
+ * and of 2 for contiguous and striped. Flat accepts any length. */
 static void ranks_that_cannot_share(void)
 {
     for (int rank = 0; rank < 2; rank++) {
@@ -104,15 +106,15 @@ static void ranks_that_cannot_share(void)
     }
 }
 
-/* Tokens of no sequence, where nothing says what to write for them, on whichever rank they are. */
+/* Tokens of this rank are in no sequence, and the call has no padding policy. */
 static void tokens_of_no_sequence(void)
 {
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 1, 4, 4, 6, 8), "cu_seqlens[0]", "padding");
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens[4]", "(7 of 8, read as int32)");
     BOUNDARIES_ROW(packed(), a->sequences = SEQUENCES - 1, "cu_seqlens[3]", "padding");
     BOUNDARIES_ROW(packed(), memset(in.cu_seqlens, 0, sizeof in.cu_seqlens), "cu_seqlens[4]", "padding");
-    /* The offsets of this rank alone, where those of the whole stream belong; and the last tokens, which with FLAT are all on
-     * the last rank. */
+    /* First, the offsets of this rank instead of the offsets of the whole stream. Then, the last tokens of the stream are
+     * in no sequence: with FLAT they are all on the last rank. */
     BOUNDARIES_ROW(packed(), use_rank(TROPE_CP_CONTIGUOUS, 2, 0), "cu_seqlens[4]", "(8 of 16, read as int32)");
     BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_FLAT, 2, 1), set_boundaries(in.cu_seqlens, 0, 4, 4, 8, 12)),
                    "cu_seqlens[4]", "(12 of 16, read as int32)");
@@ -141,7 +143,7 @@ static void out_of_range(void)
     DATA_ROW(ids(), set_id(TOKENS), "position_ids", "as int32");
     DATA_ROW(starts(), in.starts[1] = 1, "start_positions", "position 8 of batch entry 1, token 7");
     DATA_ROW(starts(), in.starts[0] = -1, "start_positions", "position -1 of batch entry 0, token 0");
-    DATA_ROW(starts(), use_start(INT64_MAX), "start_positions", "as int64"); /* to which an index cannot be added */
+    DATA_ROW(starts(), use_start(INT64_MAX), "start_positions", "as int64"); /* adding an index overflows */
     DATA_ROW(starts(), use_start(INT64_MIN), "start_positions", "as int64");
     DATA_ROW(packed(), (a->start_positions = in.starts, a->position_dtype = TROPE_I32, in.starts[2] = 7), "start_positions",
              "position 8 of batch entry 0, token 5");
@@ -149,11 +151,11 @@ static void out_of_range(void)
     DATA_ROW(packed(), a->angle_rows = 3, "angle_rows", "position 3 of");
 }
 
-/* ---- Poisoned and clamped ---- */
+/* ---- Poisoned and clamped positions ---- */
 
 enum { ROWS = 9, OUTSIDE = 6 };
 
-/* Two sequences of 3 tokens with a table of 9 rows, and ids of which those of tokens 1 and 5 are outside. */
+/* Two sequences of 3 tokens, with a table of 9 rows. In some_outside, the ids of tokens 1 and 5 are outside the table. */
 typedef struct ranged_call {
     packed_call p;
     float freqs[ROWS * 4];
@@ -197,7 +199,7 @@ static void check_poisoned(void)
     free_packed_call(&r.p);
 }
 
-/* Clamped, these ids or start positions are the nearest that the table has, and the status word is left alone. */
+/* With CLAMP, these ids or start positions give the same result as the ids `nearest`. The status word stays unchanged. */
 static void check_clamped(const int64_t *position_ids, const int64_t *start_positions, const int64_t *nearest)
 {
     ranged_call r, s;
@@ -215,7 +217,7 @@ static void check_clamped(const int64_t *position_ids, const int64_t *start_posi
     free_packed_call(&s.p);
 }
 
-/* The ids of padding are not looked at, unless it is rotated. */
+/* The ids of padding are ignored, unless padding is rotated. */
 static void check_ids_of_padding(void)
 {
     static const int32_t real[] = {0, 1, 3};
@@ -245,7 +247,7 @@ int main(void)
     out_of_range();
     check_poisoned();
     check_clamped(some_outside, NULL, (const int64_t[]){8, 8, 0, 4, 5, 0});
-    /* To a start position as large as this no index can be added. */
+    /* Adding an index to a start position of this size overflows. */
     check_clamped(NULL, (const int64_t[]){INT64_MAX - 1, 0}, (const int64_t[]){8, 8, 8, 0, 1, 2});
     check_ids_of_padding();
     return refused_result();
