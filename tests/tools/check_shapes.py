@@ -1,5 +1,4 @@
-"""trope check: the calls that it can be asked for, what it prints of them, what it says of overflow, how it says how far it is,
-and what it refuses."""
+"""Tests of trope check: the calls that its options describe, its output, overflow, progress and refusals."""
 
 import os
 import pty
@@ -11,11 +10,11 @@ import harness
 from harness import TOOL, check, run
 
 LARGE = ["--shape", "1,4096,32,128"]  # takes most of a minute
-SECONDS = ["--shape", "1,2048,8,128"]  # takes some
+SECONDS = ["--shape", "1,2048,8,128"]  # takes some seconds
 
 
 def holds(*options):
-    """The lines that begin with # of a check that holds."""
+    """Runs a check that must pass. Returns the lines that begin with #."""
     result = run("check", *options)
     rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
     check(result.returncode == 0, "check", options, result.stdout, result.stderr)
@@ -51,7 +50,7 @@ def one_operand():
 
 
 def grouped_packed_and_split():
-    """K beside Q, packed sequences with each padding, every rank of every context parallel layout, all at once."""
+    """Combines K beside Q, packed sequences with each padding policy, and every rank of every context parallel layout."""
     lines = holds("--heads", 6, "--k-heads", 2, "--layout", "bhsd", "--dtype", "bf16")
     check("bhsd" in lines[0] and "heads 6 (k 2)" in lines[0], "the heading", lines[0])
     lines = holds("--cu-seqlens", "0,7,7,30")
@@ -63,7 +62,7 @@ def grouped_packed_and_split():
         for rank in range(2):
             cp = ["--cp-size", 2, "--cp-rank", rank, "--cp-layout", layout]
             lines = holds("--tokens", 12, *cp)
-            # of positions 0 to 23: the last one that the rank has
+            # the highest position on this rank, of positions 0 to 23
             last = {"contiguous": (11, 23), "zigzag": (23, 17), "striped": (22, 23), "flat": (11, 23)}[layout][rank]
             check("rank %d of 2, positions up to %d" % (rank, last) in lines[1], layout, lines[1])
             for padding in ("zero", "copy", "rotate"):
@@ -76,7 +75,7 @@ def grouped_packed_and_split():
 
 
 def columns():
-    """The columns are explained where they stand."""
+    """The heading explains the columns."""
     lines = holds()
     text = " ".join(lines)
     for word in ("error: ", "bound: ", "dtype: "):
@@ -85,13 +84,13 @@ def columns():
 
 
 def overflow():
-    """What a dtype cannot hold is no error of the library: it is said, and not compared."""
+    """A result that overflows its dtype is not an error of the library. It is reported and not compared."""
     result = run("check", "--dtype", "f16", "--mscale", 1e6)
     check(result.returncode == 2, "overflow is no difference", result.returncode)
     check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "rows say it", result.stdout)
     check("beyond what f16 holds" in result.stdout, "in words", result.stdout)
     check("do not compare all" in result.stderr and "1e+06" in result.stderr and "f16" in result.stderr, result.stderr)
-    result = run("check", "--dtype", "f16", "--mscale", 300)  # twice, where the inverse undoes it
+    result = run("check", "--dtype", "f16", "--mscale", 300)  # the check of the inverse multiplies by it twice
     check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "in one row", result.stdout)
     holds("--dtype", "bf16", "--mscale", 1e6)
     for options in (["f32", "--mscale", 3e38], ["f16", "--mscale", 65504, "--rounding", "native"], ["bf16", "--mscale", -1e38]):
@@ -101,7 +100,7 @@ def overflow():
 
 
 def read_terminal(options, until, seconds=60):
-    """What the command writes on a terminal as standard error, until the text is there; then it is stopped."""
+    """Runs the command with a terminal as standard error, and stops it when `until` appears. Returns the text."""
     primary, secondary = pty.openpty()
     process = subprocess.Popen([TOOL, "check"] + options, stdout=subprocess.DEVNULL, stderr=secondary)
     os.close(secondary)

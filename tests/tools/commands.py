@@ -1,4 +1,4 @@
-"""The commands apart from check: where apply is, what trope info and bench print and save, and how every command exits."""
+"""Tests of the commands except check: the pointer to apply, the output and files of info and bench, and exit statuses."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def refused(words, *arguments):
 
 
 def page():
-    """docs/command-line.md names no option of check that there is not (test_apply_files.py: of apply), and every command."""
+    """docs/command-line.md has every command, and only options of check that exist (test_apply_files.py: of apply)."""
     root = pathlib.Path(__file__).resolve().parents[2]
     text = (root / "docs" / "command-line.md").read_text()
     listed = run("check", "--help").stdout
@@ -132,7 +132,7 @@ def bench_options():
         for case in found["cases"]:
             check(case["wrong"] == 0 and case["bytes"] >= 20000 and case["kernel"].startswith("cpu-"), "a case", case)
         check(found["wrong"] == 0, "wrong in JSON")
-    # Bytes: every element of every operand once each way, and every row of angles that is used once.
+    # The bytes count each element of an operand once for reading and once for writing, and each used row of angles once.
     result = run("bench", "--json", "--repeat", 1, "--bytes", 3 * 10 ** 6)
     cases = {c["case"] + "/" + c["dtype"]: c for c in json.loads(result.stdout)["cases"]}
 
@@ -155,7 +155,7 @@ def bench_options():
 
 
 def bench_cuda_cases():
-    """The cases of CUDA have names of their own, can be listed without a device, and are calls that give the right bits."""
+    """The CUDA cases have unique names, can be listed without a device, and give the right bits."""
     names = run("bench", "--list", "--device", "cuda").stdout.split()
     check(len(names) >= 400 and len(set(names)) == len(names), "cases have names of their own", len(names))
     check(run("bench", "--list", "--cases", "cuda").stdout.split() == names, "--cases lists the same")
@@ -186,7 +186,8 @@ def bench_cuda_cases():
 
 
 def bench_saves():
-    """--save: tried before the work; the whole result or what was there before; a signal leaves nothing else."""
+    """--save opens its file before the work and keeps the old file until the result is whole. A signal leaves no other
+    file."""
     only = ["--only", "heads-8/", *QUICK]
     with harness.folder() as directory:
         real, link = os.path.join(directory, "real"), os.path.join(directory, "link")
