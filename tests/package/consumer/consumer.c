@@ -1,4 +1,4 @@
-/* A program outside the project, built against an installed trope: turns (1, 0) by a right angle and expects (0, 1). */
+/* A program outside the project, built with an installed trope. It rotates (1, 0) by a right angle and expects (0, 1). */
 #include <math.h>
 #include <stdio.h>
 
