@@ -1,7 +1,7 @@
-"""Every program and every command that the documentation shows is run by a test, or named here with the reason why not; and
-nothing is named that the documentation does not show.
+"""Checks that a test runs every program and command in the documentation, or that this file lists the reason why not. The
+documentation must show everything that is listed here.
 
-    blocks.py ROOT [TOOL]    the trope command line, where it is built
+    blocks.py ROOT [TOOL]    TOOL is the trope command line, if it was built
 """
 
 import collections
@@ -12,7 +12,7 @@ import sys
 
 from checks import check, read, wrong
 
-# Fenced blocks by page and language, how many there are, and what runs them.
+# The fenced blocks of each page and language: their number, and the tests that run them.
 PROGRAMS = {
     ("README.md", "c"): (1, "api_readme"),
     ("README.md", "text"): (1, "api_readme: what the program before prints"),
@@ -99,7 +99,7 @@ COMMAND = r"(trope|trope_multigpu|mpirun|srun|torchrun|cmake|ctest|pip|python3?|
 
 
 def commands_of(text):
-    """Lines of indented blocks that begin like a command; two spaces, or a #, begin what is said of it."""
+    """Yields the commands in indented blocks. Two spaces or a # end a command and begin its explanation."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     for block in re.findall(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n)+", text):
         for line in block.splitlines():
@@ -119,7 +119,7 @@ def check_pages(root):
             check(command in COMMANDS, page, "shows a command that nothing runs:", command)
     for key in set(blocks) | set(PROGRAMS):
         if key[1] == "python" and key[0] != "README.md":
-            continue  # python_readme runs those of all pages
+            continue  # python_readme runs the Python blocks of all pages
         known = PROGRAMS.get(key, (0, ""))[0]
         check(blocks[key] == known, *key, "blocks:", blocks[key], "are shown and", known, "are known to be run")
     for command in set(COMMANDS) - shown:

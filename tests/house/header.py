@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The public header can be read in one go: at most 600 lines, of at most 100 columns.
+"""Checks that the public header is short enough to read at once: at most 600 lines of at most 100 columns.
 
     header.py HEADER
 """

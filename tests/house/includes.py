@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Includes point down only: api > bwd > fwd > varlen > core > include/trope.
+"""Checks that includes point down only: api > bwd > fwd > varlen > core > include/trope.
 
-    includes.py SOURCE_DIRECTORY    the directory that holds src/
+    includes.py SOURCE_DIRECTORY    the directory that contains src/
 
-A file of src/ may include its own floor and those below it. What lies in a folder cuda/ is included by CUDA alone (a folder
-cuda/, or a .cu file), and what lies in cpu/ never by CUDA.
+A file of src/ may include files of its own layer (floor) and of the layers below it. Only CUDA code (in a folder cuda/, or
+a .cu file) may include files of a folder cuda/. CUDA code must not include files of a folder cpu/.
 """
 import pathlib
 import re
 import sys
 
-FLOORS = ["trope", "core", "varlen", "fwd", "bwd", "api"]  # from the ground up
+FLOORS = ["trope", "core", "varlen", "fwd", "bwd", "api"]  # from bottom to top
 
 
 def faults(name, included):
-    """What is wrong with one include of the file src/`name`."""
+    """Yields the errors of one include in the file src/`name`."""
     floor, of = name.parts[0], included.parts[0]
     if floor not in FLOORS or of not in FLOORS:
         yield f"{of if floor in FLOORS else floor}/ is no floor of the house"

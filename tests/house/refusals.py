@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""docs/semantics.md agrees with the header, and with the tests, about wrong and forgotten fields.
+"""Checks that docs/semantics.md agrees with the header and the tests about wrong and forgotten fields.
 
     refusals.py ROOT
 
 Under "What is refused":
-- each argument of the table is a field of its struct in trope.h, and each status in parentheses is one of trope.h;
-- for each argument, and for each status of a row, a test expects such a refusal;
+- each argument of the table is a field of its struct in trope.h, and each status in parentheses is a status of trope.h;
+- for each argument and each status of a row, a test expects such a refusal;
 - each argument that a test expects to be refused with DATA or UNSUPPORTED is in the table with that status;
-- each status of trope.h is there, but for that of the CUDA runtime.
+- each status of trope.h is in the section, except the status of the CUDA runtime.
 
-Under "What cannot be caught": each field that tests/api/forgotten.c may forget is there, and trope.h has all names there.
+Under "What cannot be caught": each field that tests/api/forgotten.c may forget is listed, and trope.h has all listed names.
 """
 
 import glob
@@ -26,19 +26,19 @@ VARIABLES = {"a": "", "q": "operands[i].", "k": "operands[i]."}  # in VALUES(val
 
 
 def fields_of(header, struct):
-    """The members of a struct."""
+    """Returns the members of a struct."""
     body = re.search(r"typedef struct %s \{(.*?)\} %s;" % (struct, struct), header, flags=re.S)[1]
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
     return set(re.findall(r"(\w+)(?:\[\w+\])?\s*[,;]", body))
 
 
 def general(argument):
-    """operands[0].src_stride[3] is operands[i].src_stride in the table."""
+    """Returns the argument as in the table: operands[i].src_stride for operands[0].src_stride[3]."""
     return re.sub(r"\[\d\]$", "", re.sub(r"^(operands|norms)\[\d\]", r"\1[i]", argument))
 
 
 def refusals_of_tests(root):
-    """The pairs of argument and status that rows of the tests expect."""
+    """Returns the pairs of argument and status that rows of the tests expect."""
     pairs = set()
     for path in sum((glob.glob(os.path.join(root, pattern)) for pattern in TESTS), []):
         text = read(root, path)
@@ -54,7 +54,7 @@ def refusals_of_tests(root):
 
 
 def rows_of(text):
-    """The arguments and statuses of each row of the table."""
+    """Yields the arguments and statuses of each row of the table."""
     for arguments, rules in re.findall(r"^\| (`.*?) \| (.*) \|$", text, flags=re.M):
         statuses = {(re.findall(r"\(([A-Z]+)\)$", rule) or ["ARGUMENT"])[0] for rule in rules.split("; ")}
         yield re.findall(r"`([^`]+)`", arguments), statuses
