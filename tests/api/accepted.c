@@ -238,7 +238,8 @@ static void largest(void)
         check_forward("one row for all positions");
         if (power == 3)
             memcpy(expected, out.q, sizeof expected);
-        CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "2^%d rows with a row stride of 0 differ from 8", power);
+        CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected),
+                      "with a row stride of 0, 2^%d rows give another result than 8 rows", power);
     }
     int64_t ids[TOKENS];
     for (int i = 0; i < TOKENS; i++)
@@ -247,7 +248,8 @@ static void largest(void)
     a->position_dtype = TROPE_I64;
     a->ids_layout = TROPE_IDS_TOKENS;
     check_forward("positions below 2^60");
-    CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "%s", "positions below 2^60 differ from small ones");
+    CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "%s",
+                  "positions below 2^60 give another result than small positions");
     ACCEPTED_BACKWARD(with_d_freqs(strided_table()), (a->angle_stride[2] = 0, a->angle_rows = (int64_t)1 << 60,
                                                       a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1));
 }

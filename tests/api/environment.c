@@ -52,7 +52,7 @@ static void decimal_comma(void)
     while (i < sizeof names / sizeof names[0] && !setlocale(LC_ALL, names[i]))
         i++;
     if (i == sizeof names / sizeof names[0]) {
-        printf("the check of decimal commas is left out: no German or French locale is installed\n");
+        printf("skipped the check of decimal commas: no German or French locale is installed\n");
         return;
     }
     char text[8];

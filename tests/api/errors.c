@@ -84,7 +84,7 @@ static void info_is_lines_of_name_and_value(void)
     int lines = 0;
     while (*line) {
         const char *end = strchr(line, '\n'), *colon = strstr(line, ": ");
-        CHECK_MESSAGE(end && colon && colon > line && colon < end, "not a line of name and value: %s", line);
+        CHECK_MESSAGE(end && colon && colon > line && colon < end, "not a line of the form \"name: value\": %s", line);
         if (!end)
             return;
         lines++;

@@ -15,11 +15,10 @@ static void check_struct(const char *name, size_t size, const field *fields, siz
         const int64_t offset = trope_offsetof(name, fields[i].name);
         CHECK_MESSAGE(offset == (int64_t)fields[i].offset, "%s.%s is at %zu, not %lld", name, fields[i].name,
                       fields[i].offset, (long long)offset);
-        CHECK_MESSAGE(fields[i].offset == end, "%s has something before %s that this test does not know", name,
-                      fields[i].name);
+        CHECK_MESSAGE(fields[i].offset == end, "%s has bytes before %s that this test does not know", name, fields[i].name);
         end = fields[i].offset + fields[i].size;
     }
-    CHECK_MESSAGE(end == size, "%s has something behind %s that this test does not know", name, fields[count - 1].name);
+    CHECK_MESSAGE(end == size, "%s has bytes after %s that this test does not know", name, fields[count - 1].name);
 }
 
 #define CHECK_STRUCT(type, fields) check_struct(#type, sizeof(type), fields, FIELD_COUNT(fields))

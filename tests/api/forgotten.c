@@ -208,7 +208,8 @@ static int is_listed(const char *const *list, int *times, size_t count, const ch
 static void check_all_seen(const char *const *list, const int *times, size_t count, const char *what)
 {
     for (size_t i = 0; i < count; i++)
-        CHECK_MESSAGE(times[i], "%s, %s is always refused, and listed here as if it were not", list[i], what);
+        CHECK_MESSAGE(times[i], "%s: a call is always refused when this field is %s, so it must not be in the list",
+                      list[i], what);
 }
 
 /* ---- one element of a field ---- */
@@ -244,8 +245,8 @@ static void check_element(size_t n, int backward, int operand, const field *f, s
     }
     CHECK_MESSAGE(was_zero ? is_listed(choices, times_given, COUNT(choices), f->name)
                            : is_listed(forgettable, times_forgotten, COUNT(forgettable), f->name),
-                  "%s, %s: %s (byte %zu, operand %d) is not refused when it is %s", calls[n].name,
-                  backward ? "backward" : "forward", f->name, offset, operand, was_zero ? "given" : "forgotten");
+                  "%s, %s: %s (byte %zu, operand %d) is not refused when this element is %s", calls[n].name,
+                  backward ? "backward" : "forward", f->name, offset, operand, was_zero ? "set" : "forgotten");
 }
 
 /* operand: the index of an operand, -1 for the args, or 2 for the norm of operand 0. */
@@ -297,7 +298,7 @@ int main(void)
             if (calls[n].directions >> backward & 1)
                 check_call(n, backward);
     check_all_seen(forgettable, times_forgotten, COUNT(forgettable), "forgotten");
-    check_all_seen(choices, times_given, COUNT(choices), "given");
+    check_all_seen(choices, times_given, COUNT(choices), "set");
     check_qkv();
     return check_result();
 }

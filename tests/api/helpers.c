@@ -99,8 +99,8 @@ static void check_qkv(int32_t dtype, int32_t layout, int32_t order, int32_t whic
                 const int64_t place = b * stride[B] + t * stride[S] + head_in_buffer(order, which, h) * stride[H];
                 wrong += at != (const char *)buffer + place * size;
             }
-    CHECK_MESSAGE(wrong == 0 && o.src_stride[D] == 1, "dtype %d, layout %d, order %d, %c: %ld heads are elsewhere", dtype,
-                  layout, order, " qkv"[which], wrong);
+    CHECK_MESSAGE(wrong == 0 && o.src_stride[D] == 1, "dtype %d, layout %d, order %d, %c: %ld heads have a wrong address",
+                  dtype, layout, order, " qkv"[which], wrong);
 }
 
 /* ---- Axes of pairs, with expected values written by hand ---- */
@@ -116,7 +116,7 @@ static void check_axes(const char *what, int32_t order, const int32_t *sections,
         return;
     for (int32_t i = 0; i < pairs; i++)
         CHECK_MESSAGE(axis[i] == expected[i] - '0', "%s: pair %d has axis %d, not %c", what, i, axis[i], expected[i]);
-    CHECK_MESSAGE(axis[pairs] == 77, "%s: written beyond the end", what);
+    CHECK_MESSAGE(axis[pairs] == 77, "%s: the function wrote beyond the end", what);
 }
 
 static void check_all_axes(void)
@@ -131,8 +131,8 @@ static void check_all_axes(void)
     check_axes("interleaved, one axis", TROPE_AXES_INTERLEAVED, (const int32_t[]){5, 0, 0, 0}, "00000");
     check_axes("alternating", TROPE_AXES_ALTERNATING, (const int32_t[]){4, 3, 0, 0}, "0101010");
     check_axes("hwt", TROPE_AXES_HWT, (const int32_t[]){2, 3, 3, 0}, "12121200");
-    check_axes("hw alone", TROPE_AXES_HWT, (const int32_t[]){0, 2, 2, 0}, "1212");
-    check_axes("t alone", TROPE_AXES_HWT, (const int32_t[]){3, 0, 0, 0}, "000");
+    check_axes("hwt, h and w only", TROPE_AXES_HWT, (const int32_t[]){0, 2, 2, 0}, "1212");
+    check_axes("hwt, t only", TROPE_AXES_HWT, (const int32_t[]){3, 0, 0, 0}, "000");
     uint8_t axis[MOST];
     const int32_t sections[] = {MOST, 0, 0, 0}, halves[] = {MOST / 2, MOST / 2, 0, 0};
     CHECK_MESSAGE(trope_fill_pair_axis(axis, MOST, TROPE_AXES_SECTIONS, sections) == TROPE_OK, "%s", trope_last_error());

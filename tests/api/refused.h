@@ -43,11 +43,11 @@ static int check_one(const refusal *r, const char *function, trope_status got)
                        trope_status_name(r->status), r->argument, r->words))
         return 0;
     return CHECK_MESSAGE(strncmp(message, function, length) == 0 && strncmp(message + length, ": ", 2) == 0,
-                         "%s: the message of %s does not begin with it: %s", r->what, function, message) &&
+                         "%s: the message does not begin with \"%s: \": %s", r->what, function, message) &&
            CHECK_MESSAGE(strcmp(argument, r->argument) == 0, "%s: %s names the argument \"%s\", not \"%s\": %s", r->what,
                          function, argument, r->argument, message) &&
            CHECK_MESSAGE(strstr(message, argument) && strstr(message, r->words) && !strchr(message, '\n'),
-                         "%s: the message of %s is not a line with \"%s\" and \"%s\": %s", r->what, function, argument,
+                         "%s: the message of %s is not one line with \"%s\" and \"%s\": %s", r->what, function, argument,
                          r->words, message) &
                CHECK_MESSAGE(outputs_are_untouched(), "%s: %s wrote something", r->what, function);
 }
@@ -132,7 +132,7 @@ __attribute__((unused)) static const char *at(const char *name, int i)
 
 static int refused_result(void)
 {
-    printf("%d refused calls\n", row_count);
+    printf("%d calls that must be refused\n", row_count);
     return check_result();
 }
 

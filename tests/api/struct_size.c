@@ -50,12 +50,12 @@ static trope_status forward_with_size(const trope_args *args, size_t size, size_
 static void check_accepted(trope_status status, const char *what, size_t size)
 {
     CHECK_MESSAGE(status == TROPE_OK, "%s %zu: %s", what, size, trope_last_error());
-    CHECK_MESSAGE(memcmp(out.q, expected, sizeof out.q) == 0, "%s %zu: another result", what, size);
+    CHECK_MESSAGE(memcmp(out.q, expected, sizeof out.q) == 0, "%s %zu: the result differs", what, size);
 }
 
 static void check_refused(trope_status status, const char *argument, size_t size)
 {
-    CHECK_MESSAGE(status == TROPE_ERROR_ARGUMENT, "%s %zu gives %s", argument, size, trope_status_name(status));
+    CHECK_MESSAGE(status == TROPE_ERROR_ARGUMENT, "%s %zu: the status is %s", argument, size, trope_status_name(status));
     CHECK_MESSAGE(strcmp(trope_last_error_argument(), argument) == 0, "%s %zu: %s", argument, size, trope_last_error());
     CHECK_MESSAGE(outputs_are_untouched(), "%s %zu: something was written", argument, size);
 }
@@ -78,7 +78,8 @@ static void args_of_0_2_are_accepted(void)
     memcpy(copy, &filled()->args, size);
     memcpy(copy, &struct_size, sizeof struct_size);
     memset(copy + size, 0xee, sizeof copy - size);
-    check_accepted(trope_forward((const trope_args *)(const void *)copy), "struct_size, with other memory behind", size);
+    check_accepted(trope_forward((const trope_args *)(const void *)copy),
+                   "with nonzero bytes behind the struct, struct_size", size);
 }
 
 static void larger_args(void)
