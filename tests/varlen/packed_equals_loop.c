@@ -152,7 +152,8 @@ static void check_seed(uint64_t seed)
         uint64_t *packed = gather(&k, backward), *alone = rotate_each(c, &k, backward);
         const long different = count_different(&k, backward, packed, alone);
         config_describe(c, description, sizeof description);
-        CHECK_MESSAGE(different == 0, "%ld elements differ; varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
+        CHECK_MESSAGE(different == 0,
+                      "%ld elements differ; to repeat: varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
                       different, (unsigned long long)seed, description);
         free(packed);
         free(alone);

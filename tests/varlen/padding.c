@@ -19,7 +19,7 @@ static void check_query(call *p)
     CHECK(trope_positions(call_args(p), positions, sequences) == TROPE_OK);
     for (int i = 0; i < TOKENS; i++)
         CHECK_MESSAGE(positions[i] == position_of[i] && sequences[i] == sequence_of[i],
-                      "token %d is at %lld of sequence %d", i, (long long)positions[i], sequences[i]);
+                      "token %d has position %lld in sequence %d", i, (long long)positions[i], sequences[i]);
 }
 
 static void check_token(const packed_call *p, const float *source, int64_t token, const float *y)

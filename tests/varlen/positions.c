@@ -34,7 +34,7 @@ static void check_list(const trope_args *args, const int64_t *expected, int64_t 
     int64_t positions[32];
     CHECK_MESSAGE(trope_positions(args, positions, NULL) == TROPE_OK, "%s", trope_last_error());
     for (int64_t i = 0; i < count; i++)
-        CHECK_MESSAGE(positions[i] == expected[i], "%s: token %lld is at %lld, expected %lld", what, (long long)i,
+        CHECK_MESSAGE(positions[i] == expected[i], "%s: token %lld has position %lld, expected %lld", what, (long long)i,
                       (long long)positions[i], (long long)expected[i]);
 }
 
@@ -78,11 +78,11 @@ static void check_one_rank(void)
         for (int i = 0; i < 4; i++) {
             const narrow_bounds b = {cu_seqlens[i], cu_seqlens[i + 1], cu_seqlens[i], cu_seqlens[i + 1]};
             const narrow_span span = narrow_span_of_bounds(&s, i + 1, b, 0);
-            CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
-            CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
+            CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is refused", layout, i);
+            CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is refused", layout, i);
             for (int32_t token = span.begin; token < span.end; token++)
                 CHECK_MESSAGE(narrow_index_in_sequence(&s, &span, token) == token - cu_seqlens[i],
-                              "layout %d: token %d of sequence %d", layout, token, i);
+                              "layout %d: token %d of sequence %d has a wrong index", layout, token, i);
         }
     }
 }
@@ -106,7 +106,7 @@ static void check_permutation(trope_args *args, const int64_t *first, const int6
     }
     for (int64_t i = 0; i < total; i++)
         wrong += held[i] != 1;
-    CHECK_MESSAGE(wrong == 0, "layout %d, %d ranks, %lld sequences: %d tokens are not where a permutation has them",
+    CHECK_MESSAGE(wrong == 0, "layout %d, %d ranks, %lld sequences: %d positions are missing, repeated or invalid",
                   args->cp_layout, args->cp_size, (long long)sequences, wrong);
     free(positions);
     free(sequence_of);
