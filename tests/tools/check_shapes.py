@@ -27,10 +27,10 @@ def holds(*options):
 
 def refused(words, *options):
     result = run("check", *options)
-    check(result.returncode == 2 and result.stderr.count("\n") == 1, options, "is refused in one line:", result.stderr)
-    check(result.stdout == "", options, "prints nothing else", result.stdout)
+    check(result.returncode == 2 and result.stderr.count("\n") == 1, options, "must be refused in one line:", result.stderr)
+    check(result.stdout == "", options, "must print nothing else:", result.stdout)
     for word in words:
-        check(word in result.stderr, options, "has no", word, "in", result.stderr)
+        check(word in result.stderr, options, "must print the word", word, "but prints", result.stderr)
 
 
 def one_operand():
@@ -43,10 +43,10 @@ def one_operand():
                     ["--dtype", "bf16", "--rounding", "native", "--scaling",
                      "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]):
         lines = holds(*options)
-        check("6 of 6 checks hold" in lines[-1], "a verdict", lines)
+        check("6 of 6 checks hold" in lines[-1], "the last line is the verdict", lines)
     here = run("check", "--device", "cpu").stdout
-    check(here.startswith("# device cpu,"), "check says where its calls were made", here)
-    check(run("check", "--device", "auto").stdout == here, "auto is the CPU where there is no device")
+    check(here.startswith("# device cpu,"), "check prints the device of its calls", here)
+    check(run("check", "--device", "auto").stdout == here, "auto is the CPU if there is no device")
 
 
 def grouped_packed_and_split():
@@ -54,10 +54,10 @@ def grouped_packed_and_split():
     lines = holds("--heads", 6, "--k-heads", 2, "--layout", "bhsd", "--dtype", "bf16")
     check("bhsd" in lines[0] and "heads 6 (k 2)" in lines[0], "the heading", lines[0])
     lines = holds("--cu-seqlens", "0,7,7,30")
-    check("thd, batch 1, tokens 30," in lines[0], "cu_seqlens say layout, batch and tokens", lines[0])
+    check("thd, batch 1, tokens 30," in lines[0], "cu_seqlens set layout, batch and tokens", lines[0])
     check("3 sequences, 0 tokens of padding" in lines[1] and "positions up to 22" in lines[1], "sequences", lines[1])
     lines = holds("--cu-seqlens", "0,7,7,30", "--packed-positions", "--layout", "bshd", "--angles", "freqs")
-    check("positions up to 29" in lines[1], "positions through the stream", lines[1])
+    check("positions up to 29" in lines[1], "positions count through the stream", lines[1])
     for layout in ("contiguous", "zigzag", "striped", "flat"):
         for rank in range(2):
             cp = ["--cp-size", 2, "--cp-rank", rank, "--cp-layout", layout]
@@ -69,7 +69,7 @@ def grouped_packed_and_split():
                 packed = ["--heads", 3, "--k-heads", 1, "--head-dim", 32, "--padding", padding, *cp]
                 for angles in ("inv_freq", "freqs"):
                     lines = holds("--cu-seqlens", "0,5,5,21", "--cu-seqlens-padded", "0,8,8,32", *packed, "--angles", angles)
-                    check("tokens 16," in lines[0] and " 3 sequences," in lines[1], "ranks share what is stored", lines)
+                    check("tokens 16," in lines[0] and " 3 sequences," in lines[1], "ranks split padded sequences", lines)
                 holds("--cu-seqlens", "0,8,8,24", "--tokens", 20, *packed, "--dtype", "f16", "--angles", "table", "--full",
                       "--packed-positions", "--pairing-out", "interleaved")
 
@@ -80,18 +80,18 @@ def columns():
     text = " ".join(lines)
     for word in ("error: ", "bound: ", "dtype: "):
         check(word in text, "the heading explains", word, lines)
-    check(lines[-2].split() == ["#", "check", "dtype", "error", "bound", "verdict"], "columns", lines)
+    check(lines[-2].split() == ["#", "check", "dtype", "error", "bound", "verdict"], "the columns have these names", lines)
 
 
 def overflow():
     """A result that overflows its dtype is not an error of the library. It is reported and not compared."""
     result = run("check", "--dtype", "f16", "--mscale", 1e6)
-    check(result.returncode == 2, "overflow is no difference", result.returncode)
-    check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "rows say it", result.stdout)
-    check("beyond what f16 holds" in result.stdout, "in words", result.stdout)
+    check(result.returncode == 2, "overflow has status 2, not 1", result.returncode)
+    check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "four rows report it", result.stdout)
+    check("beyond what f16 holds" in result.stdout, "a sentence explains it", result.stdout)
     check("do not compare all" in result.stderr and "1e+06" in result.stderr and "f16" in result.stderr, result.stderr)
     result = run("check", "--dtype", "f16", "--mscale", 300)  # the check of the inverse multiplies by it twice
-    check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "in one row", result.stdout)
+    check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "one row reports it", result.stdout)
     holds("--dtype", "bf16", "--mscale", 1e6)
     for options in (["f32", "--mscale", 3e38], ["f16", "--mscale", 65504, "--rounding", "native"], ["bf16", "--mscale", -1e38]):
         result = run("check", "--dtype", *options)
@@ -121,14 +121,15 @@ def read_terminal(options, until, seconds=60):
 
 def progress():
     text = read_terminal(LARGE, " of 168, ")
-    check("\rcall " in text and "\n" not in text, "one line of a terminal that changes", repr(text))
+    check("\rcall " in text and "\n" not in text, "on a terminal, progress rewrites one line", repr(text))
     process = subprocess.Popen([TOOL, "check"] + LARGE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     line = process.stderr.readline()
     process.kill()
     process.communicate()
-    check(line.startswith("trope check: call ") and " of 168, " in line and "\r" not in line, "lines elsewhere", repr(line))
-    check(read_terminal(SECONDS + ["--quiet"], "call", 120) == "", "--quiet is quiet")
-    check(run("check").stderr == "", "a moment needs no word")
+    check(line.startswith("trope check: call ") and " of 168, " in line and "\r" not in line,
+          "without a terminal, each progress report is a line", repr(line))
+    check(read_terminal(SECONDS + ["--quiet"], "call", 120) == "", "--quiet prints no progress")
+    check(run("check").stderr == "", "a short check prints no progress")
 
 
 def refusals():

@@ -48,20 +48,24 @@ def main():
             (folder / name).mkdir()
             (folder / name / "ratios").write_text(text)
         result = run(folder)
-        check(result.returncode == 1, "a loss is status 1", result.stderr)
+        check(result.returncode == 1, "a loss has status 1", result.stderr)
         check((folder / "order").read_text().split() == ["old", "new"] * 3, "the builds take turns")
         lines = result.stdout.splitlines()
         check(lines[0] == "-0.100  0.900 -> 0.800  loses/bf16", "the greatest loss comes first:", result.stdout)
         check(lines[1] == "+0.100  0.300 -> 0.400  wins/bf16", "then the others that changed:", result.stdout)
-        check(lines[2:] == ["3 cases, median of 3: 1 lose more than 0.01, 1 win more"], "and then the sum:", result.stdout)
+        check(lines[2:] == ["3 cases, median of 3: 1 lose more than 0.01, 1 win more"], "then the summary:", result.stdout)
         result = run(folder, "--lose", "0.2")
-        check(result.returncode == 0 and "0 lose" in result.stdout, "--lose is what counts", result.stdout)
+        check(result.returncode == 0 and "0 lose" in result.stdout, "--lose sets the limit", result.stdout)
         result = run(folder, "--rounds", "1", "--", "--fail")
-        check(result.returncode == 1 and "the bench failed" in result.stderr, "a bench that fails is shown", result.stderr)
+        check(
+            result.returncode == 1 and "the bench failed" in result.stderr,
+            "the error of a failed bench is shown",
+            result.stderr,
+        )
         for wrong in (["--rounds", "0"], ["--lose", "-1"], ["--lose", "nan"], ["more"]):
             check(run(folder, *wrong).returncode == 2, wrong, "is refused")
         twice = subprocess.run([sys.executable, "-B", SCRIPT, folder / "program", folder / "old", folder / "old"])
-        check(twice.returncode == 2, "one folder twice is refused")
+        check(twice.returncode == 2, "the same folder twice is refused")
 
 
 main()
