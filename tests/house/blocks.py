@@ -15,13 +15,13 @@ from checks import check, read, wrong
 # The fenced blocks of each page and language: their number, and the tests that run them.
 PROGRAMS = {
     ("README.md", "c"): (1, "api_readme"),
-    ("README.md", "text"): (1, "api_readme: what the program before prints"),
+    ("README.md", "text"): (1, "api_readme: the output of the program above"),
     ("README.md", "python"): (3, "python_readme, python_readme_ctypes"),
     ("docs/recipes.md", "c"): (14, "recipes_NAME; tests/recipes/CMakeLists.txt counts them"),
 }
 
-INSTALLS, LONG = "installs, and builds", "takes minutes or hours"
-GPU, CLUSTER, FILES = "needs a GPU", "needs MPI or several machines", "needs files of the reader's"
+INSTALLS, LONG = "installs and builds", "takes minutes or hours"
+GPU, CLUSTER, FILES = "needs a GPU", "needs MPI or several machines", "needs the reader's files"
 HERE = "run here"
 COMMANDS = {
     # README.md
@@ -67,7 +67,7 @@ COMMANDS = {
     "python3 bench/tables.py bench/results/h100.json f32": "tools_results",
     "python3 bench/tables.py --summary bench/results/h100.json": "tools_results",
     "python3 bench/plot.py result.json docs/cuda-ratio.svg": "needs matplotlib",
-    "python3 bench/interleave.py build/tools/trope OLD NEW": LONG + "; tools_interleave runs it with numbers of its own",
+    "python3 bench/interleave.py build/tools/trope OLD NEW": LONG + "; tools_interleave runs it with known numbers",
     "tests/cuda/prove build out": GPU,
     "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/frameworks.py --only layers --json bench/results/layers-h100.json": GPU,
@@ -80,7 +80,7 @@ COMMANDS = {
     "torchrun --nnodes 2 --nproc-per-node 8 --no-python \\": CLUSTER,
     "trope_multigpu --device cpu --ranks 4": "multigpu_threads_4",
     "mpirun -n 4 trope_multigpu --device cpu": "multigpu_mpi",
-    "ctest --test-dir build -L numerics": "is what runs tests",
+    "ctest --test-dir build -L numerics": "runs tests",
     "cmake -DTROPE_LONG_TESTS=ON build && ctest --test-dir build -L long": LONG,
     "cmake --preset fuzz && cmake --build build-fuzz --target fuzz -j": LONG + "; .ci/run does so",
     "tests/fuzz/run": LONG,
@@ -116,21 +116,21 @@ def check_pages(root):
         blocks.update((page, language) for language in re.findall(r"^```(\w+)$", text, flags=re.M))
         for command in commands_of(text):
             shown.add(command)
-            check(command in COMMANDS, page, "shows a command that nothing runs:", command)
+            check(command in COMMANDS, page, "shows a command that is not listed here:", command)
     for key in set(blocks) | set(PROGRAMS):
         if key[1] == "python" and key[0] != "README.md":
             continue  # python_readme runs the Python blocks of all pages
         known = PROGRAMS.get(key, (0, ""))[0]
-        check(blocks[key] == known, *key, "blocks:", blocks[key], "are shown and", known, "are known to be run")
+        check(blocks[key] == known, *key, "blocks:", blocks[key], "are on the page, and", known, "are listed here")
     for command in set(COMMANDS) - shown:
-        check(False, "is named here, and no page shows it:", command)
+        check(False, "no page shows this command, which is listed here:", command)
     return len(shown), sum(blocks.values())
 
 
 def run_here(tool):
     for command in (command for command, how in COMMANDS.items() if how == HERE):
         result = subprocess.run([tool, *command.split()[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        check(result.returncode == 0, command, "ends with", result.returncode, result.stdout.decode()[-300:])
+        check(result.returncode == 0, command, "exits with status", result.returncode, result.stdout.decode()[-300:])
 
 
 def main(root, tool=None):

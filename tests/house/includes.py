@@ -17,14 +17,14 @@ def faults(name, included):
     """Yields the errors of one include in the file src/`name`."""
     floor, of = name.parts[0], included.parts[0]
     if floor not in FLOORS or of not in FLOORS:
-        yield f"{of if floor in FLOORS else floor}/ is no floor of the house"
+        yield f"{of if floor in FLOORS else floor}/ is not one of the FLOORS"
     elif FLOORS.index(of) > FLOORS.index(floor):
         yield f"{floor} is below {of}"
     is_cuda = "cuda" in name.parts or name.suffix == ".cu"
     if "cuda" in included.parts and not is_cuda:
-        yield "what is in cuda/ is for CUDA alone"
+        yield "only CUDA code may include files of cuda/"
     if "cpu" in included.parts and is_cuda:
-        yield "CUDA does without what is in cpu/"
+        yield "CUDA code must not include files of cpu/"
 
 
 def main():
@@ -41,7 +41,7 @@ def main():
             for fault in faults(name, pathlib.PurePosixPath(match[1])):
                 bad += 1
                 print(f'src/{name}:{number}: includes "{match[1]}": {fault}')
-    print(f"{len(files)} files, {count} includes, {bad} that must not be")
+    print(f"{len(files)} files, {count} includes, {bad} not allowed")
     return 1 if bad or not count else 0
 
 

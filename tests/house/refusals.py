@@ -64,17 +64,27 @@ def check_refused(text, header, fields, tested):
     known, rows = set(re.findall(r"\bTROPE_ERROR_(\w+) = ", header)), list(rows_of(text))
     for arguments, statuses in rows:
         for argument in arguments:
-            check(argument in fields, argument, "is no field of trope.h")
-            check(any((argument, status) in tested for status in statuses), argument, "is refused by no test:", *statuses)
+            check(argument in fields, argument, "is not a field in trope.h")
+            check(
+                any((argument, status) in tested for status in statuses),
+                argument,
+                "is refused in no test with status:",
+                *statuses,
+            )
         for status in statuses:
             check(
-                any((argument, status) in tested for argument in arguments), *arguments, "are refused by no test:", status
+                any((argument, status) in tested for argument in arguments),
+                *arguments,
+                "are refused in no test with status:",
+                status,
             )
     for argument, status in sorted(tested):
         if argument in fields and status in ("DATA", "UNSUPPORTED"):
-            check(any(argument in row[0] and status in row[1] for row in rows), argument, "has no row with", status)
+            check(any(argument in row[0] and status in row[1] for row in rows), argument, "has no row with status", status)
     named = set(re.findall(r"\(([A-Z]+)\)", text)) | {"ARGUMENT"}
-    check(named == known - {"DEVICE"}, "statuses that either trope.h or the page lacks:", named ^ (known - {"DEVICE"}))
+    check(
+        named == known - {"DEVICE"}, "statuses that are only in trope.h or only on the page:", named ^ (known - {"DEVICE"})
+    )
     return len(rows)
 
 
@@ -83,8 +93,8 @@ def check_forgotten(text, root, names):
     listed = set(re.findall(r"`(\w+)`", "".join(entries)))
     test = read(root, "tests/api/forgotten.c")
     forgettable = set(re.findall(r'"(\w+)"', re.search(r"forgettable\[\] = \{(.*?)\};", test, flags=re.S)[1]))
-    check(forgettable <= listed, "forgotten without an error, and not under What cannot be caught:", forgettable - listed)
-    check(listed <= names, "no names of trope.h, under What cannot be caught:", listed - names)
+    check(forgettable <= listed, "What cannot be caught does not list:", forgettable - listed)
+    check(listed <= names, "What cannot be caught lists names that are not in trope.h:", listed - names)
     return len(listed)
 
 
@@ -96,7 +106,7 @@ def main(root):
     listed = check_forgotten(sections["What cannot be caught"], root, set(re.findall(r"\w+", header)))
     for line in wrong:
         print(line)
-    print("%d rows of refusals, %d names that may be forgotten, %d wrong" % (rows, listed, len(wrong)))
+    print("%d rows of refusals, %d fields that may be forgotten, %d wrong" % (rows, listed, len(wrong)))
     return bool(wrong) or rows < 10
 
 
