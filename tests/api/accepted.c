@@ -213,7 +213,7 @@ static void check_shapes(const char *what)
         check_shapes(#valid ", " #change);                                                                                 \
     } while (0)
 
-static void largest(void)
+static void largest_counts(void)
 {
     const int64_t entries = (int64_t)1 << 57;
     static double expected[Q_COUNT];
@@ -255,7 +255,7 @@ static void largest(void)
 }
 
 /* trope_positions reads only batch, tokens, positions and sequences. The other fields may have any value. */
-static void positions_alone(void)
+static void positions_ignore_other_fields(void)
 {
     int64_t position[BATCH * TOKENS];
     trope_args args = {.struct_size = sizeof args, .batch = BATCH, .tokens = TOKENS};
@@ -277,7 +277,7 @@ int main(void)
     positions();
     sequences();
     gradients();
-    largest();
-    positions_alone();
+    largest_counts();
+    positions_ignore_other_fields();
     return check_result();
 }

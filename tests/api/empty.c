@@ -34,7 +34,7 @@ static void no_tokens(void)
     CHECK(outputs_are_untouched());
 }
 
-static void no_tokens_give_no_gradient(void)
+static void no_tokens_give_zero_gradients(void)
 {
     const size_t used = sizeof(float) * TOKENS * PAIRS;
     trope_args *args = without_tokens(gradient());
@@ -59,7 +59,7 @@ static void sequences_without_tokens(void)
     CHECK(outputs_are_untouched());
 }
 
-static void no_positions(void)
+static void no_tokens_write_no_positions(void)
 {
     call *c = dense();
     int64_t positions = 77;
@@ -68,7 +68,7 @@ static void no_positions(void)
     CHECK(positions == 77);
 }
 
-static void no_gradient_needs_no_workspace(void)
+static void calls_without_gradients_need_no_workspace(void)
 {
     uint64_t bytes = 77;
     CHECK_MESSAGE(trope_workspace_size(call_args(dense()), &bytes) == TROPE_OK, "%s", trope_last_error());
@@ -78,9 +78,9 @@ static void no_gradient_needs_no_workspace(void)
 int main(void)
 {
     no_tokens();
-    no_tokens_give_no_gradient();
+    no_tokens_give_zero_gradients();
     sequences_without_tokens();
-    no_positions();
-    no_gradient_needs_no_workspace();
+    no_tokens_write_no_positions();
+    calls_without_gradients_need_no_workspace();
     return check_result();
 }

@@ -57,7 +57,7 @@ static void last_error_belongs_to_the_thread(void)
     CHECK(strcmp(before, trope_last_error()) == 0);
 }
 
-static void last_error_is_of_the_last_failure(void)
+static void last_error_describes_the_last_failure(void)
 {
     CHECK(trope_forward(NULL) == TROPE_ERROR_NULL);
     CHECK(strcmp(trope_last_error(), "trope_forward: args is NULL") == 0);
@@ -69,7 +69,7 @@ static void last_error_is_of_the_last_failure(void)
     CHECK(strchr(trope_last_error(), '\n') == NULL);
 }
 
-static void version_is_the_headers(void)
+static void version_matches_the_header(void)
 {
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", TROPE_VERSION_MAJOR, TROPE_VERSION_MINOR, TROPE_VERSION_PATCH);
@@ -78,7 +78,7 @@ static void version_is_the_headers(void)
     CHECK(strstr(trope_info(), version) != NULL);
 }
 
-static void info_is_lines_of_name_and_value(void)
+static void info_has_lines_of_name_and_value(void)
 {
     const char *line = trope_info();
     int lines = 0;
@@ -93,7 +93,7 @@ static void info_is_lines_of_name_and_value(void)
     CHECK(lines >= 4);
 }
 
-static void kernel_names_tell_device_and_dtype(void)
+static void kernel_names_have_device_and_dtype(void)
 {
     char name[64], same[64], small[5];
     trope_args *args = call_args(dense());
@@ -113,10 +113,10 @@ int main(void)
 {
     CHECK(trope_last_error()[0] == 0 && trope_last_error_argument()[0] == 0); /* nothing has failed yet */
     status_names();
-    last_error_is_of_the_last_failure();
+    last_error_describes_the_last_failure();
     last_error_belongs_to_the_thread();
-    version_is_the_headers();
-    info_is_lines_of_name_and_value();
-    kernel_names_tell_device_and_dtype();
+    version_matches_the_header();
+    info_has_lines_of_name_and_value();
+    kernel_names_have_device_and_dtype();
     return check_result();
 }

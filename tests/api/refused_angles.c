@@ -166,7 +166,7 @@ static void set_d_freqs_stride(int64_t axis, int64_t batch, int64_t row, int64_t
 }
 
 /* A stride of 0 sums over its dimension (columns cannot be summed). Other strides must keep the elements apart. */
-static void d_freqs_over_itself(void)
+static void d_freqs_overlaps_itself(void)
 {
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS - 1, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, PAIRS, PAIRS, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
@@ -219,7 +219,7 @@ int main(void)
     without_a_table();
     forward_src();
     gradient_of_angles();
-    d_freqs_over_itself();
+    d_freqs_overlaps_itself();
     workspace();
     overlap();
     return refused_result();
