@@ -47,7 +47,7 @@ static void use_int64_boundaries(int64_t sequences, int64_t first, int64_t secon
 }
 
 /* Boundaries whose differences can overflow 64 bits. */
-static void extremes(void)
+static void extreme_boundaries(void)
 {
     BOUNDARIES_ROW(packed(), (use_int64_boundaries(1, INT64_MIN, INT64_MAX, 0, 0, 0), a->cu_seqlens_dtype = TROPE_I64),
                    "cu_seqlens[0]", "(-9223372036854775808, read as int64)");
@@ -56,16 +56,16 @@ static void extremes(void)
 }
 
 /* int32 ids, read as int64: two of them make one id, far outside the table. */
-static void ids_of_another_width(void)
+static void ids_of_wrong_width(void)
 {
     for (int i = 0; i < BATCH * TOKENS; i++)
         in.ids[i] = i % TOKENS;
     a->position_dtype = TROPE_I64;
 }
 
-static void other_widths(void)
+static void wrong_widths(void)
 {
-    DATA_ROW(ids(), ids_of_another_width(), "position_ids", "as int64");
+    DATA_ROW(ids(), ids_of_wrong_width(), "position_ids", "as int64");
     BOUNDARIES_ROW(packed(), use_int64_boundaries(4, 0, 4, 4, 6, 8), "cu_seqlens[3]", "as int32");
     BOUNDARIES_ROW(packed(), use_int64_boundaries(1, 0, TOKENS, 0, 0, 0), "cu_seqlens[1]", "as int32");
     BOUNDARIES_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[1]", "as int64");
@@ -80,7 +80,7 @@ static void use_rank(int32_t layout, int32_t ranks, int32_t rank)
 
 /* Boundaries in the whole stream that the ranks cannot split. With two ranks, lengths must be multiples of 4 for zigzag,
  * and of 2 for contiguous and striped. Flat accepts any length. */
-static void ranks_that_cannot_share(void)
+static void boundaries_that_ranks_cannot_split(void)
 {
     for (int rank = 0; rank < 2; rank++) {
         BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_STRIPED, 2, rank), set_boundaries(in.cu_seqlens, 1, 9, 9, 13, 15)),
@@ -107,7 +107,7 @@ static void ranks_that_cannot_share(void)
 }
 
 /* Tokens of this rank are in no sequence, and the call has no padding policy. */
-static void tokens_of_no_sequence(void)
+static void tokens_in_no_sequence(void)
 {
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 1, 4, 4, 6, 8), "cu_seqlens[0]", "padding");
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens[4]", "(7 of 8, read as int32)");
@@ -240,10 +240,10 @@ static void check_ids_of_padding(void)
 int main(void)
 {
     boundaries();
-    extremes();
-    other_widths();
-    ranks_that_cannot_share();
-    tokens_of_no_sequence();
+    extreme_boundaries();
+    wrong_widths();
+    boundaries_that_ranks_cannot_split();
+    tokens_in_no_sequence();
     out_of_range();
     check_poisoned();
     check_clamped(some_outside, NULL, (const int64_t[]){8, 8, 0, 4, 5, 0});
