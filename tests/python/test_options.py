@@ -1,4 +1,4 @@
-"""The table of options says the same as the types, the signatures and the help, and the example in the help runs."""
+"""The table of options agrees with the types, the signatures and the help. The example in the help runs."""
 
 import doctest
 import importlib.util

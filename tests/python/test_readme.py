@@ -1,4 +1,4 @@
-"""The programs in Python of the README and of docs/ run as they stand there."""
+"""Runs the Python programs of the README, on each device, and of docs/."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""trope.rotate and its kin on arrays of NumPy, JAX and plain DLPack, against the rotation written from its definition."""
+"""Compares trope.rotate and related functions on NumPy and JAX arrays with a rotation written from its definition."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ DTYPES = {"float32": 2e-6, "float16": 2e-3, "float64": 1e-12}
 
 
 def assert_close(y, layout, x, coefficients, pairing, dtype, **options):
-    """y is x, [batch, tokens, heads, dim], rotated."""
+    """Checks that y is the rotation of x, which is [batch, tokens, heads, dim]."""
     expected = rotate(x, coefficients, pairing, **options)
     np.testing.assert_allclose(from_layout(y, layout), expected, atol=4 * DTYPES[dtype], rtol=DTYPES[dtype])
 
@@ -109,7 +109,8 @@ def test_packed_sequences_ranks_and_ids():
 
 
 def test_angles_of_each_head_have_the_heads_as_the_batch():
-    """As the docs say. Without the transposition, the same table is of the batch entries, if there are as many."""
+    """To give each head its own angles, the docs swap heads and batch. Without the swap, each batch entry gets its own
+    angles, if their number fits."""
     rng = np.random.default_rng(4)
     freqs = rng.uniform(-8, 8, (3, 5, 6)).astype("float32")
     options = dict(layout="bhsd", pairing="half", freqs=freqs, angle_columns="pair")
@@ -167,7 +168,7 @@ GOOD = dict(layout="sbhd", pairing="half", freqs=FREQS, angle_columns="half")
 
 @pytest.mark.parametrize(
     "change, argument",
-    [  # what contradicts another option, or lacks one; test_arguments.py has the values of each option
+    [  # options that contradict or lack another option; test_arguments.py tests the values of each option
         (dict(layout="thd"), "tensors[0]"),
         (dict(freqs=None), "inv_freq"),
         (dict(cos=FREQS, sin=FREQS), "freqs"),
@@ -197,7 +198,7 @@ def test_arrays_that_cannot_be_written_are_refused():
 
 
 class OnCuda:
-    """An array that says that it is on CUDA, for calls that are not made."""
+    """An array that claims to be on CUDA, for calls that never reach the library."""
 
     def __init__(self, array):
         self.array, self.dtype, self.shape = array, array.dtype, array.shape

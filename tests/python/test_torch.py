@@ -1,4 +1,4 @@
-"""trope.torch: values against trope.rotate's, derivatives against finite differences, and PyTorch's own tools on it."""
+"""trope.torch: values against trope.rotate, derivatives against finite differences, and use with PyTorch's own tools."""
 
 import copy
 import gc
@@ -34,7 +34,7 @@ def test_bits_of_numpy(device, dtype, layout):
     options = dict(layout=layout, pairing="interleaved", inv_freq=INV_FREQ, rotary_dim=8, rotary_offset=(4, 0))
     y, z = trope.torch.rotate(q, k, **options)
     wanted, also = trope.rotate(q.cpu().numpy(), k.cpu().numpy(), **options)
-    if device == "cuda" and dtype == torch.float64:  # whose sine is the C library's
+    if device == "cuda" and dtype == torch.float64:  # on the CPU, float64 uses the C library's sine
         np.testing.assert_allclose(y.cpu().numpy(), wanted, rtol=1e-13, atol=1e-15)
     else:
         assert np.array_equal(y.cpu().numpy(), wanted) and np.array_equal(z.cpu().numpy(), also)
@@ -56,7 +56,7 @@ def test_strides_of_results_are_eagers(device):
 @pytest.mark.parametrize("columns", ["pair", "half", "interleaved"])
 @pytest.mark.parametrize("wants", ["k", "freqs", "in place"])
 def test_gradients_of_the_narrower_tensor_alone(device, columns, wants):
-    """The columns of a table are those of the widest tensor, also where that one has no gradient."""
+    """A table has the columns of the widest tensor, even if that tensor has no gradient."""
     q = random(3, 2, 2, 8, device=device, dtype=torch.float64)
     k = random(3, 2, 1, 4, device=device, dtype=torch.float64, grad=wants != "freqs")
     freqs = random(3, 4 if columns == "pair" else 8, device=device, dtype=torch.float64, grad=wants == "freqs")
@@ -103,7 +103,7 @@ def test_learned_frequencies_are_named_as_given(device):
         (dict(inv_freq=torch.ones(1, 4, device=device, requires_grad=True)), "inv_freq", "shape"),
     ):
         refused(argument, trope.torch.rotate, x, words=words, **{**options, **change})
-    if device == "cpu":  # on CUDA such a position is NaN
+    if device == "cpu":  # on CUDA, such a position gives NaN
         with pytest.raises(trope.Error, match="max_position - 1"):
             trope.torch.rotate(x, position_ids=ids, max_position=3, **options)
     d_inv_freq = torch.zeros(4, dtype=torch.float64, device=device)
@@ -220,7 +220,7 @@ def test_views_in_place_one_after_the_other(device):
 def test_groups_of_packed_qkv(device, layout, grouped):
     at = layout.index("h")
     shape = [{"s": 5, "b": 2, "t": 5}.get(word, 0) for word in layout]
-    shape[at], shape[-1] = 3, 4 * 8  # three groups of two query heads, a key and a value
+    shape[at], shape[-1] = 3, 4 * 8  # three groups, each of two query heads, one key head and one value head
     packed = random(*shape, device=device, grad=True)
     parts = packed.unflatten(-1, (4, 8)).movedim(-2, at + 1)  # [.., groups, heads, ..]
     q, k, v = parts.split((2, 1, 1), at + 1)
@@ -374,7 +374,7 @@ def test_module(device):
 
 
 def test_refusals(device):
-    """Of what tensors of PyTorch alone have; test_arguments.py has the values of each option."""
+    """Refusals that only torch tensors can cause. test_arguments.py tests the values of each option."""
     x, rotate, d_inv_freq = random(5, 2, 3, 8, device=device), trope.torch.rotate, torch.empty(4).double().to(device)
     refused("inv_freq", rotate, x, **dict(PLAIN, inv_freq=random(4, device="meta")))
     refused("start_positions", rotate, x.to("meta"), start_positions=torch.zeros(2, dtype=torch.int32), **PLAIN)
@@ -457,7 +457,8 @@ def test_side_streams(device):
         with torch.cuda.stream(side):
             results.append(trope.torch.rotate(temporary, **dict(PLAIN, rotary_dim=8)))
         del temporary
-        torch.full_like(x, float("nan"))  # would get the memory that the side stream still reads
+        # Without record_stream, this would get the memory that the side stream still reads.
+        torch.full_like(x, float("nan"))
         del mine
     torch.cuda.synchronize()
     assert all(torch.equal(result, wanted) for result in results)

@@ -1,4 +1,4 @@
-"""trope.torch under torch.compile, torch.export, fake tensors and opcheck: the bits of eager calls, and no graph break."""
+"""trope.torch with torch.compile, torch.export, fake tensors and opcheck: the bits of eager calls, and no graph breaks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""trope.torch.RotaryEmbedding: what it reads of a config, its precision, and how it is made without memory."""
+"""trope.torch.RotaryEmbedding: what it reads from a config, its precision, and how it is made on the meta device."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def random(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-# ---- What a config says ----
+# ---- Settings that a config determines ----
 
 
 def test_deepseek_turns_the_end_of_a_head():
@@ -99,7 +99,7 @@ def test_what_a_config_says_may_be_said_again():
         (QWEN2_VL, dict(pair_axis=list(trope.pair_axis("sections", [3, 3, 2])))),
     ):
         RotaryEmbedding(config, layout="bshd", **options)
-    frequencies = trope.frequencies(DEEPSEEK)  # to turn another window than the config says
+    frequencies = trope.frequencies(DEEPSEEK)  # to rotate another window than the config's
     RotaryEmbedding(frequencies, layout="bshd", pairing="half", rotary_dim=8, rotary_offset=0)(random(2, 5, 3, 24))
 
 
@@ -260,7 +260,7 @@ def test_learned_and_sharded(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-# ---- What contradicts the config or the call ----
+# ---- Contradictions with the config or the call ----
 
 
 @pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
@@ -297,7 +297,7 @@ def test_the_config_is_read_once(tmp_path):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_frozen_learned_module_has_the_bits_of_the_one_that_learns(device):
-    """A reference model keeps its table when it is frozen, on the device where it is, and has no gradient."""
+    """A frozen reference model keeps its table, on the same device, and its inv_freq has no gradient."""
     options = dict(layout="sbhd", pairing="half", learned=True)
     module = trope.torch.RotaryEmbedding(trope.Frequencies([1.0, 0.3, 0.1, 0.03]), **options).to(device)
     x = torch.randn(50, 2, 3, 8, generator=torch.Generator().manual_seed(1)).to(device)

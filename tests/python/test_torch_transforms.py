@@ -1,4 +1,4 @@
-"""torch.func transforms, forward mode, batched gradients and meta tensors."""
+"""trope.torch with torch.func transforms, forward mode, batched gradients and meta tensors."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def random(*shape, device, dtype=torch.float64, seed=1):
 
 
 class Case:
-    """Tensors of a call, its options, and the arrays beside them."""
+    """A call: the shapes of its tensors, its options, and the functions that make the arrays among the options."""
 
     def __init__(self, *shapes, **options):
         self.shapes, self.options = shapes, dict(dict(layout="sbhd", pairing="half"), **options)
@@ -49,13 +49,13 @@ def ids(*values):
 
 
 def of_freqs(*shapes, columns="pair", rows=3, pairs=4, **options):
-    """A case with a table of freqs, whose gradient is checked too."""
+    """Returns a Case with a table of freqs, whose gradient is checked, too."""
     width = pairs if columns == "pair" else 2 * pairs
     return Case(*shapes, freqs=freqs(rows, width), angle_columns=columns, **options)
 
 
 def packed(**options):
-    """Sequences of 2, 0 and 2 tokens, a part of the heads."""
+    """Returns a Case with packed sequences of 2, 0 and 2 tokens. A part of each head rotates."""
     ends = dict(cu_seqlens=integers(0, 2, 2, 4))
     return of_freqs((6, 2, 8), layout="thd", rows=8, pairs=2, rotary_dim=4, **{**ends, **options})
 
@@ -95,7 +95,7 @@ each_function = pytest.mark.parametrize("function", ["rotate", "rotate_backward"
 
 
 def as_function(name, device, function="rotate"):
-    """(call, its arguments): of the tensors, and of freqs if there are any."""
+    """Returns (function, arguments). The arguments are the tensors, and freqs if the case has freqs."""
     tensors, options = CASES[name].make(device)
     if function == "rotate_backward" and options.get("shared_heads"):
         tensors = [x.expand(*x.shape[:2], options["shared_heads"], x.shape[3]).clone() for x in tensors]
@@ -192,7 +192,7 @@ def test_torch_func_agrees_with_autograd(device, name):
 
 
 def reference(x, freqs):
-    """sbhd, pairs by halves, freqs [tokens, pairs]."""
+    """Rotates x in sbhd with half pairing. freqs: [tokens, pairs]."""
     coefficients = formulas.of_table(*(t.unsqueeze(-2) for t in (freqs.cos(), freqs.sin())), "pair")
     return formulas.rotate(x, coefficients, "half")
 
@@ -215,7 +215,7 @@ def test_third_derivatives_by_freqs(device):
 
 
 def test_derivatives_by_a_tangent_of_freqs(device):
-    """A derivative of freqs is linear in its direction, which may be differentiated itself."""
+    """A directional derivative by freqs is linear in the direction. The direction can be differentiated itself."""
     x, angles, g = (random(*shape, device=device, seed=i) for i, shape in enumerate([(3, 2, 1, 8), (3, 4), (3, 2, 1, 8)]))
 
     def ours(angles):
@@ -254,7 +254,7 @@ def test_derivatives_by_a_tangent_of_freqs(device):
 
 
 def test_frequencies_that_are_learned(device):
-    """The tangent of inv_freq is not lost, and each entry of a batch has its own frequencies."""
+    """The tangent of inv_freq is not lost, and each batch entry of vmap has its own frequencies."""
     x, tangent = random(3, 2, 2, 8, device=device), random(4, device=device)
     inv_freq = torch.tensor(INV_FREQ, dtype=torch.float64, device=device)
     positions = torch.arange(3, device=device)[:, None]
