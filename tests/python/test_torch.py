@@ -412,7 +412,7 @@ def test_nothing_leaks(device):
 
 def needs_cuda(device):
     if device != "cuda":
-        pytest.skip("of CUDA alone")
+        pytest.skip("CUDA only")
 
 
 def test_graph_of_forward_and_backward(device):
@@ -467,7 +467,7 @@ def test_side_streams(device):
 def test_device_of_the_tensors(device):
     needs_cuda(device)
     if torch.cuda.device_count() < 2:
-        pytest.skip("of two GPUs")
+        pytest.skip("needs two GPUs")
     x = random(64, 2, 3, 8, device="cuda:1", grad=True)
     with torch.cuda.device(0):
         y = trope.torch.rotate(x, **PLAIN)

@@ -29,9 +29,9 @@ CALLS = {
     "window": dict(
         layout="bshd", pairing="interleaved", pairing_out="half", inv_freq=[1.0, 0.5], rotary_dim=4, rotary_offset=(4, 2)
     ),
-    "rank": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, cp_size=2, cp_rank=1, cp_layout="zigzag"),
-    "shared": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, shared_heads=(0, 3)),
-    "native": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, rounding="native"),
+    "context parallel": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, cp_size=2, cp_rank=1, cp_layout="zigzag"),
+    "shared heads": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, shared_heads=(0, 3)),
+    "native rounding": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, rounding="native"),
 }
 
 

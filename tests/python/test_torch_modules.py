@@ -239,7 +239,7 @@ def test_made_on_the_meta_device():
 def test_learned_and_sharded(tmp_path):
     """FSDP2 shards inv_freq on the meta device, and to_empty gives every shard its values."""
     if not torch.distributed.is_available():
-        pytest.skip("torch without distributed")
+        pytest.skip("this PyTorch has no torch.distributed")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

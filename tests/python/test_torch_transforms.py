@@ -75,20 +75,20 @@ CASES = {
     "freqs, interleaved to half": of_freqs(ONE, pairing="interleaved", pairing_out="half"),
     "freqs for each element, interleaved to half": of_freqs(ONE, columns="half", pairing="interleaved", pairing_out="half"),
     "freqs, position_ids": of_freqs(ONE, rows=5, position_ids=ids([0, 4, 2], [1, 1, 3])),
-    "freqs, starts": of_freqs((2, 3, 2, 8), layout="bshd", rows=5, columns="half", start_positions=integers(1, 2)),
-    "freqs, a rank": of_freqs(ONE, rows=6, cp_size=2, cp_rank=1, cp_layout="striped"),
-    "freqs, a part of two widths": of_freqs(*TWO, rotary_dim=[8, 4], rotary_offset=[1, 0]),
-    "freqs, one tensor is copied": of_freqs(*TWO, pairs=2, columns="half", rotary_dim=[4, trope.COPY]),
+    "freqs, start_positions": of_freqs((2, 3, 2, 8), layout="bshd", rows=5, columns="half", start_positions=integers(1, 2)),
+    "freqs, context parallel": of_freqs(ONE, rows=6, cp_size=2, cp_rank=1, cp_layout="striped"),
+    "freqs, windows of two widths": of_freqs(*TWO, rotary_dim=[8, 4], rotary_offset=[1, 0]),
+    "freqs, a copied tensor": of_freqs(*TWO, pairs=2, columns="half", rotary_dim=[4, trope.COPY]),
     "freqs, parts": of_freqs(ONE, parts=2, **TWO_AXES),
-    "freqs, axes": of_freqs(ONE, columns="half", pair_axis=[1, 0], **TWO_AXES),
+    "freqs, pair_axis": of_freqs(ONE, columns="half", pair_axis=[1, 0], **TWO_AXES),
     "freqs, shared heads": of_freqs((3, 2, 1, 8), shared_heads=3),
     "cos and sin": Case(ONE, cos=freqs(3, 4), sin=freqs(3, 4), angle_columns="pair"),
     "packed": packed(columns="half", padding="zero"),
-    "packed, stream": packed(padding="rotate", stream_positions=True),
-    "packed, a rank": packed(cu_seqlens=ids(0, 4, 4, 12), cp_size=2, cp_rank=1, cp_layout="zigzag"),
-    "padding is zeroed": packed(padding="zero", **PADDED),
-    "padding is copied": packed(padding="copy", **PADDED),
-    "padding is rotated": packed(columns="interleaved", padding="rotate", **PADDED),
+    "packed, stream_positions": packed(padding="rotate", stream_positions=True),
+    "packed, context parallel": packed(cu_seqlens=ids(0, 4, 4, 12), cp_size=2, cp_rank=1, cp_layout="zigzag"),
+    "zeroed padding": packed(padding="zero", **PADDED),
+    "copied padding": packed(padding="copy", **PADDED),
+    "rotated padding": packed(columns="interleaved", padding="rotate", **PADDED),
 }  # fmt: skip
 each_case = pytest.mark.parametrize("name", CASES)
 each_function = pytest.mark.parametrize("function", ["rotate", "rotate_backward"])
@@ -140,7 +140,7 @@ def test_vmap_has_the_bits_of_a_loop(device, name, function, batched, dtype):
     count = len(CASES[name].shapes)
     arguments = [t.to(dtype) if i < count else t.float() if dtype != torch.float64 else t for i, t in enumerate(arguments)]
     if dtype != torch.float64 and "cos" in CASES[name].arrays:
-        pytest.skip("tables of f64 are for tensors of f64")
+        pytest.skip("float64 tables require float64 tensors")
     is_batched = [batched == "all" or (i < count if batched == "tensors" else i == 0) for i in range(len(arguments))]
     batches = [torch.stack([t, t * 0.5, t - 1]) if b else t for t, b in zip(arguments, is_batched)]
     in_dims = tuple(0 if b else None for b in is_batched)

@@ -121,7 +121,7 @@ def read_text(function):
 def modules_with(definition):
     """Yields (model, module, names) of transformers 5.24. definition: a regular expression whose group is a name."""
     if not hf.__version__.startswith("5.24."):
-        pytest.skip("the list is of transformers 5.24, and this is %s" % hf.__version__)
+        pytest.skip("the list is for transformers 5.24, not %s" % hf.__version__)
     for path in sorted((pathlib.Path(hf.__file__).parent / "models").glob("*/modeling_*.py")):
         names = [name for name in re.findall(definition, path.read_text(), re.M) if patches._NAME.search(name)]
         if names:
@@ -382,19 +382,19 @@ class Attention(torch.nn.Module):
 """
 BROKEN = {  # a part of Llama's function, what replaces it, and the message
     "sign": ("(-x2, x1)", "(x2, x1)", "no pairing"),
-    "halves": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no pairing"),
-    "k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no pairing"),
-    "tables": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no pairing"),
-    "product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no pairing"),
-    "sum": ("return q * cos", "return q.bfloat16() * cos", "no pairing"),
-    "bf16": ("return q * cos +", "return (q.double() * cos).to(q.dtype) +", "neither rounding"),
+    "k is q": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no pairing"),
+    "inverse k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no pairing"),
+    "scaled sin": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no pairing"),
+    "rounded product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no pairing"),
+    "16-bit q": ("return q * cos", "return q.bfloat16() * cos", "no pairing"),
+    "float64 product": ("return q * cos +", "return (q.double() * cos).to(q.dtype) +", "neither rounding"),
     "tables of 16 bits": ("cos, sin = cos", "cos = cos.bfloat16().to(cos.dtype)\n    cos, sin = cos", "no pairing"),
-    "rows": ("cos, sin = cos", "cos, sin = cos[..., -q.shape[2]:, :], sin[..., -q.shape[2]:, :]\n    cos, sin = cos",
+    "last rows": ("cos, sin = cos", "cos, sin = cos[..., -q.shape[2]:, :], sin[..., -q.shape[2]:, :]\n    cos, sin = cos",
              "it takes tables of"),
     "detached": ("q * cos +", "q.detach() * cos +", "its gradient is not"),
     "no autograd": ("def apply", "@torch.no_grad()\ndef apply", "autograd does not"),
     "parameters": ("unsqueeze_dim=1)", "unsqueeze_dim)", "its parameters are"),
-    "nothing": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it takes no q and k"),
+    "always raises": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it takes no q and k"),
 }  # fmt: skip
 
 
