@@ -217,13 +217,13 @@ def check(monkeypatch, model, config):
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_a_model_rotates_as_its_class_does(monkeypatch, model):
+def test_model_rotates_as_its_class_does(monkeypatch, model):
     check(monkeypatch, model, small_config(model))
 
 
 @pytest.mark.parametrize("model", READS_INTERLEAVE)
 @pytest.mark.parametrize("interleave", [True, False])
-def test_rope_interleave_decides_the_pairing_of_its_models(monkeypatch, model, interleave):
+def test_rope_interleave_decides_the_pairing(monkeypatch, model, interleave):
     config = small_config(model, rope_interleave=interleave)
     how = model_rotation(config)
     assert (how.pairing, how.pairing_out) == (("interleaved", "half") if interleave else ("half", None))
@@ -231,7 +231,7 @@ def test_rope_interleave_decides_the_pairing_of_its_models(monkeypatch, model, i
 
 
 @pytest.mark.parametrize("model", AXES)
-def test_mrope_section_says_how_many_pairs_an_axis_has(monkeypatch, model):
+def test_mrope_section_gives_the_number_of_pairs_of_each_axis(monkeypatch, model):
     config = small_config(model)
     rope = config.rope_parameters["sliding_attention"] if model == "cohere_compass" else config.rope_parameters
     order, sections = AXES[model]
@@ -242,7 +242,7 @@ def test_mrope_section_says_how_many_pairs_an_axis_has(monkeypatch, model):
 
 
 @pytest.mark.parametrize("model", sorted(READS_PARTIAL))
-def test_a_part_of_a_head_is_where_the_class_has_it(monkeypatch, model):
+def test_partial_rotation_has_the_window_of_the_class(monkeypatch, model):
     config = small_config(model, **({"rotary_dim": 64} if model == "minimax_m3_vl" else {}))
     parts = [value for value in config.rope_parameters.values() if isinstance(value, dict)] or [config.rope_parameters]
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -256,7 +256,7 @@ def test_a_part_of_a_head_is_where_the_class_has_it(monkeypatch, model):
     check(monkeypatch, model, config)
 
 
-def test_the_factor_of_proportional_is_no_part_of_a_head():
+def test_proportional_frequencies_rotate_whole_heads():
     rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the factor belongs to the rule
     assert rotation_of("gemma4_text", rope, global_head_dim=None).rotary_dim == 128
     assert rotation_of("llama", partial_rotary_factor=1.0).rotary_dim == 128
@@ -309,7 +309,7 @@ REFUSED = [  # the argument in the error, the model, its rope dict, other keys
 
 
 @pytest.mark.parametrize("argument, model, rope, keys", REFUSED, ids=str)
-def test_a_config_whose_rotation_is_not_known_is_refused_by_key(argument, model, rope, keys):
+def test_unsupported_configs_are_refused_by_key(argument, model, rope, keys):
     refused(argument, model, rope, **keys)
 
 
@@ -329,20 +329,20 @@ def test_all_fields_of_some_models():
     assert rotation_of("ernie4_5_vl_moe", {"mrope_section": [20, 20, 24]}).pair_axis == (1, 2) * 20 + (0,) * 24
 
 
-def test_a_model_that_is_not_known_has_no_pairing():
+def test_unknown_models_have_no_pairing():
     for config in ({}, {"model_type": "chatglm"}):
         how = model_rotation({**DICT, **config})
         assert how == (None, None, False, False, None, 128, config.get("model_type", ""))
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_vl_text", "mllama", "mllama_text_model", "emu3", "emu3_text_model"])
-def test_a_language_model_may_be_named_as_its_multimodal_model(name):
+def test_language_models_may_have_the_name_of_the_multimodal_model(name):
     assert rotation_of(name).pairing == "half"
     if not name.endswith("_text_model"):
         assert model_rotation({"model_type": name.removesuffix("_text"), "text_config": DICT}).pairing == "half"
 
 
-def test_keywords_and_layer_types_are_those_of_frequencies():
+def test_accepts_keywords_and_layer_types_like_frequencies():
     assert model_rotation({"model_type": "llama"}, rope_theta=1e4, head_dim=64).rotary_dim == 64
     rope = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}
     config = {"model_type": "laguna", "head_dim": 64, "rope_parameters": rope}
@@ -351,7 +351,7 @@ def test_keywords_and_layer_types_are_those_of_frequencies():
     refusals.refused("layer_type", model_rotation, config)
 
 
-def test_rope_interleave_may_say_what_the_class_does():
+def test_rope_interleave_may_repeat_what_the_class_does():
     assert rotation_of("llama", rope_interleave=False).pairing == "half"
     assert rotation_of("deepseek_v2", rope_interleave=True).pairing == "interleaved"
 
@@ -371,7 +371,7 @@ def test_mrope_interleaved_must_not_contradict_the_class(model):
             refused(key, model, {key: value}, **keys)
 
 
-def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
+def test_keys_decide_the_order_of_axes_of_unknown_models():
     sections = [24, 20, 20]
     for rope, order in (({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")):
         assert rotation_of("x", {**rope, "mrope_section": sections}).pair_axis == trope.pair_axis(order, sections)
@@ -379,14 +379,14 @@ def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
         assert rotation_of(model, {"mrope_interleaved": False}).pair_axis is None
 
 
-def test_sections_of_any_sizes_and_those_of_the_class():
+def test_sections_of_any_sizes_and_default_sections():
     assert rotation_of("qwen2_vl", {"mrope_section": [2, 60, 2]}).pair_axis == (0,) * 2 + (1,) * 60 + (2,) * 2
     for model in ("qwen2_vl", "qwen3_vl"):
         assert rotation_of(model).pair_axis == trope.pair_axis(*AXES[model])
 
 
 @pytest.mark.parametrize("model", ["qwen2_vl", "qwen3_vl"])
-def test_tables_of_qwen_vl_have_their_axes_selected(model):
+def test_tables_of_qwen_vl_have_the_axis_of_each_pair(model):
     """Tables are [batch, tokens, head_dim] by halves, and each pair has the angle of its axis, as docs/recipes.md says."""
     torch = pytest.importorskip("torch")
     config = small_config(model)
@@ -404,7 +404,7 @@ def test_tables_of_qwen_vl_have_their_axes_selected(model):
         assert (table - function(torch.cat((angles, angles), -1))).abs().max() < 1e-5
 
 
-def test_the_elements_of_a_pair_of_hunyuan_vl_have_different_axes_in_transformers():
+def test_transformers_gives_the_elements_of_hunyuan_vl_pairs_different_axes():
     torch = pytest.importorskip("torch")
     section = {"mrope_section": [8, 8, 8, 8], "rope_type": "default", "rope_theta": 1e4}
     config = small_config("hunyuan_vl", rope_parameters=section)

@@ -126,7 +126,7 @@ def test_empty_tensors():
             assert np.array_equal(d_weights[0], np.zeros(8))
 
 
-def test_native_rounding_differs_by_what_is_rounded():
+def test_native_rounding_twice_and_product():
     x, weight = random(2, 50, 4, 8, dtype=np.float16), random(8, dtype=np.float16)
     twice, product = (
         trope.rotate(x, norms=trope.Norm(weight, eps=EPS, rounding=word), rounding="native", **PLAIN)
@@ -144,7 +144,7 @@ def test_native_rounding_differs_by_what_is_rounded():
     assert (twice == product).mean() < 0.98
 
 
-def test_norms_that_make_no_difference():
+def test_norms_of_none_change_nothing():
     x = random(2, 3, 4, 8)
     for norms in (None, (None,), [None]):
         assert np.array_equal(trope.rotate(x, norms=norms, **PLAIN), trope.rotate(x, **PLAIN))
@@ -168,7 +168,7 @@ def test_a_norm_cannot_be_changed():
     assert "shape [8]" in repr(given) and "eps=1e-06" in repr(given)
 
 
-def test_what_a_norm_is_refused_for():
+def test_norms_that_are_refused():
     weight = np.ones(8)
     for argument, options in (
         ("eps", dict(eps=0)),
@@ -189,7 +189,7 @@ def test_what_a_norm_is_refused_for():
         trope.Norm(weight)
 
 
-def test_what_a_call_is_refused_for():
+def test_calls_that_are_refused():
     """Refusals that need no norm are tested in test_arguments.py."""
     x, w = random(2, 3, 4, 8, dtype=np.float32), np.ones(8, np.float32)
 

@@ -20,7 +20,7 @@ FUNCTIONS = [
 ]
 
 
-def test_every_typed_option_is_in_the_table():
+def test_types_and_table_have_the_same_options():
     assert sorted(trope.Options.__annotations__) == sorted(_options.TABLE)
 
 

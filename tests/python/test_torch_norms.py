@@ -109,7 +109,7 @@ def test_third_derivatives(device):
 
 
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (3,), (4,), (5,), (2, 3), (0, 4), (2, 5)])
-def test_gradients_of_some_inputs(device, needed):
+def test_gradients_of_only_some_inputs(device, needed):
     """The backward call leaves out tensors without a gradient, even the tensor with the widest window."""
     given = inputs_of_all(device, grad=False)
     leaves = [x.requires_grad_(i in needed) for i, x in enumerate(given)]
@@ -421,7 +421,7 @@ def test_checkpoint_and_saved_tensors(device):
     assert all(map(torch.equal, torch.autograd.grad(again, inputs, upstream), wanted))
 
 
-def test_what_is_kept_for_backward(device):
+def test_tensors_that_are_saved_for_backward(device):
     """Autograd saves x and rstd of tensors with a norm, and weights. It saves no x of other tensors, and no results."""
     x, v, weight = (
         random(2, 3, 4, 8, device=device, grad=True),

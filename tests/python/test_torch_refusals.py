@@ -70,7 +70,7 @@ def test_nested_and_sparse_tensors(device, name):
     assert torch.equal(way_round[2:], trope.torch.rotate(parts[1], **packed))
 
 
-def test_side_tensors_are_ordinary(device):
+def test_unusual_side_tensors_are_refused(device):
     x = random(4, 2, 3, 8, device=device)
     ids = torch.arange(4, device=device)
     freqs = random(4, 8, device=device)
@@ -123,7 +123,7 @@ def test_operators_check_their_options(device):
         refused(argument, call, **change)
 
 
-def test_the_operator_of_gradients_checks_its_options(device):
+def test_gradient_operator_checks_its_options(device):
     x, freqs = random(4, 2, 3, 8, device=device), random(4, 8, device=device)
     table = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
     spec, side, _ = trope.torch._resolve((x,), table)
@@ -141,7 +141,7 @@ def test_the_operator_of_gradients_checks_its_options(device):
     refused("cos", torch.ops.trope.rotate, False, [x], None, cos, freqs.sin(), *rest[2:], *options)
 
 
-def test_what_traces_sees_what_is_written(device):
+def test_tracing_records_writes(device):
     """make_fx records operators. A call that operators cannot express is refused."""
     from torch.fx.experimental.proxy_tensor import make_fx
 

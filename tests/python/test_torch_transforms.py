@@ -151,7 +151,7 @@ def test_vmap_has_the_bits_of_a_loop(device, name, function, batched, dtype):
             assert torch.equal(y[b], wanted)
 
 
-def test_vmap_of_any_dimensions(device):
+def test_vmap_over_any_dimension(device):
     x = random(3, 4, 2, 2, 8, device=device)
 
     def call(x):
@@ -253,7 +253,7 @@ def test_derivatives_by_a_tangent_of_freqs(device):
     torch.testing.assert_close(*found)
 
 
-def test_frequencies_that_are_learned(device):
+def test_learned_frequencies(device):
     """The tangent of inv_freq is not lost, and each batch entry of vmap has its own frequencies."""
     x, tangent = random(3, 2, 2, 8, device=device), random(4, device=device)
     inv_freq = torch.tensor(INV_FREQ, dtype=torch.float64, device=device)
@@ -355,7 +355,7 @@ def test_transforms_that_are_refused(device):
 
 @each_case
 @each_function
-def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
+def test_meta_results_have_the_shapes_of_results_on_a_device(device, name, function):
     call, arguments = as_function(name, device, function)
     tensors, options = CASES[name].make("meta")
     if function == "rotate_backward" and options.get("shared_heads"):
@@ -368,7 +368,7 @@ def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
     assert [g.shape for g in gradients] == [x.shape for x in tensors]
 
 
-def test_meta_calls_are_refused_as_real_ones(device):
+def test_meta_calls_are_refused_like_calls_on_a_device(device):
     def zeros(*shape, dtype=torch.float32):
         return lambda place: torch.zeros(shape, dtype=dtype, device=place)
 

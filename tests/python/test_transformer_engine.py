@@ -116,7 +116,7 @@ def test_unknown_formats_of_the_extension_are_refused():
         )
 
 
-def test_fused_is_not_read_and_cu_seqlens_with_thd_alone(device):
+def test_fused_is_ignored_and_cu_seqlens_is_read_only_with_thd(device):
     freqs, t = make_freqs(device), torch.randn(16, BATCH, HEADS, DIM, device=device).bfloat16()
     y = te.apply_rotary_pos_emb(t, freqs, fused=True)
     assert torch.equal(te.apply_rotary_pos_emb(t, freqs, fused=False), y)
@@ -186,7 +186,7 @@ def test_qkv(device, words, groups, per_group):
 
 
 @pytest.mark.parametrize("tensor_format", FORMATS)
-def test_qkv_with_two_tables_of_other_widths_and_other_v(device, tensor_format):
+def test_qkv_with_tables_and_v_of_different_widths(device, tensor_format):
     call, split = Call(device, tensor_format), [2 * DIM, DIM, 10]
     check_qkv(call, call.make(3, sum(split)), make_freqs(device), make_freqs(device, columns=8), split)
 
@@ -244,7 +244,7 @@ def test_qkv_gradient_of_freqs(device):
         refused(name, te.FusedQKVRoPEFunc.apply, qkv, *learned, SPLIT, words="requires a gradient")
 
 
-def test_gradients_that_are_not_there(device):
+def test_missing_upstream_gradients(device):
     freqs, qkv = make_freqs(device), torch.randn(16, BATCH, 3, sum(SPLIT), device=device, requires_grad=True)
     q, k, v = te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, SPLIT)
     (d_qkv,) = torch.autograd.grad(v, qkv, torch.ones_like(v), retain_graph=True)

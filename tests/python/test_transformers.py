@@ -302,7 +302,7 @@ def test_autocast(name):
         assert (others[each] - gradient).norm() <= 2 * 2 * 2**-8 * gradient.norm(), each
 
 
-def test_promotes_outside_autocast():
+def test_dtypes_are_promoted_outside_autocast():
     """As in eager, 16-bit q and float32 tables give float32."""
     llama = modeling("llama")
     q, k = torch.randn(2, 4, 5, 16, dtype=BF16), torch.randn(2, 2, 5, 16, dtype=BF16)
@@ -364,7 +364,7 @@ def test_a_patched_model_on_the_meta_device():
 # ---- Other models of the same class; copies ----
 
 
-def test_classes_names_all_models_that_a_patch_changes():
+def test_classes_has_all_classes_that_a_patch_changes():
     """The names include derived classes in other modules, unless they have a forward that does not rotate."""
 
     class Derived(modeling("llama").LlamaAttention):

@@ -92,7 +92,7 @@ def rotary(name):
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_words(name):
+def test_recipes(name):
     """The recipe of each function is what a reader of its code would write."""
     turns, rounds = BODIES[name]
     recipe = rotary(name).recipe
@@ -291,7 +291,7 @@ def test_tables_of_any_strides():
             assert torch.equal(x, y)
 
 
-def test_position_ids_are_looked_at_by_nobody():
+def test_position_ids_are_ignored():
     """Eager ignores them, too."""
     it = rotary("glmasr.apply_rotary_pos_emb")
     q, cos = torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32)
@@ -411,7 +411,7 @@ def test_functions_that_are_refused(what, made_up):
     assert vars(module) == before
 
 
-def test_one_known_and_one_unknown(made_up):
+def test_one_accepted_and_one_refused_function(made_up):
     """If one of two functions is refused, nothing is patched."""
     module = made_up(FUNCTION + "def apply_rotary_2d(q, k, grid):\n    return q, k\n" + ATTENTION + """
 class Vision(torch.nn.Module):
@@ -426,7 +426,7 @@ class Vision(torch.nn.Module):
         assert module.apply_rotary_pos_emb is not original
 
 
-def test_functions_that_are_held_elsewhere(made_up):
+def test_functions_in_attributes_are_refused(made_up):
     """An instance or a class has the function. Replacing it in the module would have no effect there."""
     module = made_up(FUNCTION + """
 class Instance(torch.nn.Module):
@@ -463,7 +463,7 @@ def test_functions_by_other_names(made_up):
         assert handle.calls == 1 and all(torch.equal(x, y) for x, y in zip(eager, patched))
 
 
-def test_what_cannot_be_replaced(made_up):
+def test_functions_that_cannot_be_replaced(made_up):
     """A function that is in no module of sys.modules, and a callable that is no Python function, are refused by name."""
     space = dict(torch=torch, __name__="modeling_made_up_nowhere")
     exec(FUNCTION + ATTENTION, space)
@@ -523,7 +523,7 @@ def test_models_that_are_refused(name):
 # ---- Undo ----
 
 
-def test_undo_gives_back_the_objects(made_up, caplog):
+def test_undo_restores_the_original_objects(made_up, caplog):
     """Undo also restores modules that imported the function by value, before or after the patch."""
     llama = modeling("llama")
     before = dict(vars(llama))
@@ -544,7 +544,7 @@ def test_undo_gives_back_the_objects(made_up, caplog):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_patches_of_the_same_function(first):
+def test_two_patches_of_the_same_function(first):
     """The function stays patched until both patches are undone, in either order. Each patch has its own count."""
     llama, model, inputs = modeling("llama"), family("llama"), words()
     original = llama.apply_rotary_pos_emb
@@ -566,7 +566,7 @@ def test_patches_of_the_same_function(first):
     assert repr(handles[0]).endswith(": %d calls" % handles[0].calls)
 
 
-def test_undo_leaves_what_others_have_put_there():
+def test_undo_keeps_replacements_by_others():
     llama, model = modeling("llama"), family("llama")
     original = llama.apply_rotary_pos_emb
     try:
@@ -577,7 +577,7 @@ def test_undo_leaves_what_others_have_put_there():
         llama.apply_rotary_pos_emb = original
 
 
-def test_patching_in_odd_places():
+def test_patching_in_unusual_contexts():
     """patch works in inference mode, with autocast and with other default devices and dtypes. It keeps the random state."""
     model, state = family("llama"), torch.get_rng_state()
     torch.set_default_dtype(torch.float64)

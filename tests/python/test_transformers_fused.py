@@ -100,7 +100,7 @@ def test_an_attention_that_changes_q_before_the_rotation(name):
 
 
 @pytest.mark.parametrize("view", ["transpose", "view", "shape"])
-def test_views_between(view):
+def test_views_between_norm_and_rotation(view):
     between = {
         "transpose": lambda x, q: q.transpose(1, 2).transpose(2, 1),
         "view": lambda x, q: q.view(q.shape),
@@ -163,7 +163,7 @@ def test_a_rotation_in_another_dtype():
         assert norms == [(0, 1)] and eager[0].dtype == F32 and torch.equal(eager[0], patched[0])
 
 
-def test_a_norm_whose_gradient_is_another():
+def test_a_norm_with_another_gradient():
     class Detached(qwen3.Qwen3RMSNorm):
         def forward(self, x):
             return super().forward(x.detach()) + (x - x.detach())
@@ -218,7 +218,7 @@ def test_forwards_that_are_refused():
     refused("fuse_norm", patches.patch, Argument(), fuse_norm=True, words="Argument.forward is a method of other classes")
 
 
-def test_another_module_in_the_place_of_a_norm():
+def test_another_module_in_place_of_a_norm():
     """A module of another kind than the fused norm, for example one that was set later, is called itself."""
     model = Attention()
     with patches.patch(model, fuse_norm=True) as handle:
@@ -246,7 +246,7 @@ class After(torch.nn.Module):
         return self.behind(turned, q)
 
 
-def test_what_reads_a_rotation_before_its_norm():
+def test_reads_of_a_rotation_before_or_after_its_norm():
     """The rotation and the norm have the right results, whichever is read first."""
     cases = [
         (After(), (1, 0)),
@@ -333,7 +333,7 @@ def same_bits(model, compiled, inputs, weights):
     return gradients
 
 
-def test_what_is_compiled_notices_patch_and_undo():
+def test_compiled_code_notices_patch_and_undo():
     """Only fuse_norm is patched and undone, while the rotary function stays patched."""
     torch._dynamo.reset()
     model, inputs, weights = normed("qwen3"), dict(words(), use_cache=False), torch.randn(2, 11, 64)
@@ -402,7 +402,7 @@ def members(cls):
     )
 
 
-def test_without_fuse_norm_nothing_of_it_is_there():
+def test_without_fuse_norm_classes_are_unchanged():
     model, inputs = normed("qwen3"), words()
     before = members(qwen3.Qwen3Attention)
     eager = model(**inputs).logits
@@ -429,7 +429,7 @@ def test_two_patches():
     second.undo()
 
 
-def test_another_norm_of_the_same_class_is_added():
+def test_models_of_one_class_with_different_norms():
     """Models of one class may have different norms."""
     one, two = normed("glm4_moe"), normed("glm4_moe")
     before = members(type(attention(one)))

@@ -198,7 +198,7 @@ def read_rstds(rstds, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["f32", "bf16", "f16"])
 @pytest.mark.parametrize("name", NORMED)
-def test_the_bits_of_eager_with_its_rstd(name, dtype, monkeypatch):
+def test_same_bits_as_eager_with_eagers_rstd(name, dtype, monkeypatch):
     """Every combination of a norm and a rotation rounds as eager does, so with eager's rstd, logits have eager's bits."""
     model, inputs = normed(name).to(dtype), words(15)
     eager, rstds = run_eager(model, inputs, monkeypatch)
@@ -238,7 +238,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("path", REFUSED)
-def test_refused(path):
+def test_models_that_are_refused(path):
     """The model is refused by name, before anything is changed. Without fuse_norm, it is patched."""
     options, message = REFUSED[path]
     module, cls = path.split(".")

@@ -82,7 +82,7 @@ PARTIAL = {
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", PARTIAL)
-def test_tokens_that_do_not_turn(name, dtype):
+def test_tokens_that_do_not_rotate(name, dtype):
     """Like test_family, for models whose function leaves tokens out, or rotates q and k by different rows."""
     build, calls = PARTIAL[name]
     try:
@@ -115,7 +115,7 @@ def test_tokens_that_do_not_turn(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["dinov3", "sam3_tracker", "edgetam", "clvp", "muse_glimmer_assistant"])
-def test_tokens_that_do_not_turn_compile(name):
+def test_models_with_tokens_that_do_not_rotate_compile(name):
     torch._dynamo.reset()
     model, inputs = PARTIAL[name][0]()
     eager = model(**inputs)
@@ -166,7 +166,7 @@ def turn_tokens(x, cos, sin, rows, interleaved):
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name, case", [(name, i) for name in TOKENS for i in range(len(TOKENS[name]))])
-def test_tokens_turn_by_their_rows(name, case, dtype):
+def test_tokens_rotate_by_their_rows(name, case, dtype):
     """Results have eager's bits, strides and gradient, and agree with the formula. q and k have strides that patch has not
     tried."""
     it = rotary(name)
@@ -191,7 +191,7 @@ def test_tokens_turn_by_their_rows(name, case, dtype):
     assert all(torch.equal(x, y) for x, y in zip(*gradients))
 
 
-def test_rows_that_are_taken():
+def test_position_ids_choose_rows():
     """CLVP: position_ids choose rows of the tables for q, k and v. Negative ids count from the end, as in PyTorch."""
     it = rotary("clvp.apply_rotary_pos_emb")
     x, tables = torch.randn(3, 2, 3, 5, 16), torch.randn(2, 9, 16)
@@ -228,7 +228,7 @@ BAD_TOKENS = {  # the function, changes to a call with 6 tokens in q and k, and 
 
 
 @pytest.mark.parametrize("what", BAD_TOKENS)
-def test_tokens_that_are_refused(what):
+def test_calls_that_are_refused(what):
     """Eager would broadcast in some of these calls, but tables [heads, tokens, columns] have no batch dimension."""
     name, changes, message = BAD_TOKENS[what]
     call = dict(q=torch.randn(2, 2, 6, 16), k=torch.randn(2, 2, 6, 16), cos=torch.randn(6, 16), sin=torch.randn(6, 16))
