@@ -1,5 +1,5 @@
-"""trope apply writes a file as a whole or not at all: what was there is untouched until then, links are followed, mode and
-owner are kept, memory and time are bounded, and nothing is left behind."""
+"""trope apply writes its output completely or not at all. Until then, an existing file stays unchanged. Links are followed,
+mode and owner are kept, memory and time are bounded, and no temporary file is left."""
 
 import json
 import os
@@ -23,7 +23,7 @@ PROGRAM = [sys.executable, "-m", "trope"]
 
 
 def start(*arguments, **options):
-    """The finished program."""
+    """Runs the program to its end, and returns the finished process."""
     words = [*PROGRAM, *map(str, arguments)]
     return subprocess.run(
         words, stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True, **options
@@ -37,7 +37,7 @@ def source(folder):
 
 
 def large_file(path, layers, tokens, name="layers.%d.q"):
-    """A file of `layers` tensors of zeros, each of tokens * 4096 bytes, which take no room on the disk."""
+    """Writes a sparse file of `layers` tensors of zeros, each of tokens * 4096 bytes, which take no disk space."""
     header, size = {}, tokens * 4096
     for layer in range(layers):
         entry = {"dtype": "F32", "shape": [tokens, 1, 8, 128], "data_offsets": [layer * size, (layer + 1) * size]}
@@ -52,7 +52,7 @@ def names(folder):
     return sorted(os.listdir(folder))
 
 
-# ---- What can be written ----
+# ---- Output files ----
 
 
 def test_links_modes_and_owners(tmp_path):
@@ -171,7 +171,7 @@ def test_the_page_names_the_options_that_there_are():
 
 # ---- Signals and full disks ----
 
-# Signals that leave a process running, that nothing can handle, or that Python ignores.
+# Signals that do not end a process, that nothing can handle, or that Python ignores.
 HARMLESS = {
     "SIGKILL",
     "SIGSTOP",
@@ -186,6 +186,7 @@ HARMLESS = {
     "SIGXFSZ",
 }
 FATAL = [number for number in signal.valid_signals() if getattr(number, "name", "") not in HARMLESS]
+# Runs the command as on a file system without unnamed files (O_TMPFILE).
 NAMED = """
 import errno, os, sys
 open_file = os.open
@@ -200,16 +201,16 @@ sys.exit(main(sys.argv[1:]))
 
 
 def killed(folder, number, is_named=False, **options):
-    """The exit status of a program that gets a signal while its output is unfinished."""
+    """Sends a signal to a program whose output is unfinished, and returns its exit status."""
     program = [sys.executable, "-c", NAMED] if is_named else [*PROGRAM, "apply"]
     process = subprocess.Popen([*program, folder / "in", "-o", folder / "out", *SAID], stderr=subprocess.DEVNULL, **options)
     files, end = "/proc/%d/fd" % process.pid, time.monotonic() + 60
 
     def is_open():
-        """Whether the program has a file in the folder open that is neither its input nor there before."""
+        """Whether the program has opened a file in the folder other than its input and the old output."""
         try:
             paths = [os.readlink("%s/%s" % (files, file)) for file in os.listdir(files)]
-        except OSError:  # a file is closed meanwhile, or the program has ended
+        except OSError:  # a file was closed in the meantime, or the program has ended
             return False
         ours = str(folder / "in"), str(folder / "out")
         return any(path.startswith(str(folder)) and path not in ours for path in paths)
@@ -258,7 +259,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, is_named):
 
 
 def test_handlers_and_files_of_a_run_in_this_process(tmp_path, monkeypatch):
-    """On a file system without files that have no name, the handlers of signals are those from before when it is over."""
+    """On a file system without unnamed files, a run handles signals. Afterwards, the previous handlers are back."""
     monkeypatch.setattr(output.Output, "_open", output.Output._open_named)
     before = [signal.getsignal(number) for number in FATAL]
     path = source(tmp_path)
@@ -281,7 +282,7 @@ sys.exit(status)
 
 
 def measured(path, *options, said=SAID):
-    """(seconds of processors, MB at most) of a process of its own."""
+    """Runs the command in a new process. Returns (CPU seconds, peak memory in MB)."""
     words = [sys.executable, "-c", MEASURED, path, "--quiet", *said, *map(str, options)]
     result = subprocess.run(words, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

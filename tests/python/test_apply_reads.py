@@ -1,5 +1,5 @@
-"""trope apply takes no guess: what the data says is read from it, and if two readings fit, the call is refused with the
-option that chooses. What it has understood is said."""
+"""trope apply does not guess. It infers the layout and the form of tables from the data, and prints what it has inferred.
+If two readings fit, it refuses the call and names the option that chooses."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ INTERLEAVED = ["--pairing", "interleaved"]
 
 
 def says(folder, tensors, angles, layout, *options, words=(), **how):
-    """Runs the command as `expect` does; standard error has the words."""
+    """Runs the command as `expect` does, and checks that standard error contains the words."""
     result = expect(folder, layout, tensors, angles, *options, **how)
     for word in words:
         assert word in result.err, (word, result.err)
@@ -21,7 +21,7 @@ def by_index(tokens, dim=8):
 
 
 def columns(angles, form):
-    """Angles [.., pairs] as the columns of a table."""
+    """A table of angles [.., pairs] with columns of this form."""
     return angles if form == "pair" else reference.to_columns(angles, form)
 
 
@@ -66,7 +66,7 @@ def test_heads_of_a_hidden_dim_are_said(tmp_path):
     refused(tmp_path, whole, ["'q'", "--head-dim (16)"], *said, "--head-dim", 16)
 
 
-# ---- Tables as models hold them ----
+# ---- Tables in the forms that models use ----
 
 
 @pytest.mark.parametrize("form, words", [("pair", "one a pair"), ("half", "by halves"), ("interleaved", "by neighbours")])
@@ -90,7 +90,8 @@ def test_complex_tables(tmp_path, dims, name):
 
 
 def test_names_that_people_have(tmp_path):
-    """vLLM's cos_sin_cache, the outputs of q_proj and k_proj, cos_cached and sin_cached, and --name for all others."""
+    """vLLM's cos_sin_cache, the outputs of q_proj and k_proj, cos_cached and sin_cached are known. --name maps all other
+    names."""
     angles = by_index(6)
     cache = tensor("F32", np.concatenate([np.cos(angles), np.sin(angles)], -1))
     q, k = random("F32", 2, 5, 3, 8), random("F32", 2, 5, 1, 8)
@@ -115,7 +116,7 @@ def test_names_that_people_have(tmp_path):
 
 
 def test_which_part_of_a_head_rotates(tmp_path):
-    """DeepSeek V4: half of the last elements of a head. GPT-NeoX: those of the first."""
+    """DeepSeek V4 rotates the last elements of a head, with half pairing. GPT-NeoX rotates the first."""
     angles = by_index(5, 16)
     x = {"x": random("F32", 2, 5, 2, 40), **cos_sin(angles)}
     refused(tmp_path, x, ["'x'", "--rotary-offset 0", "--rotary-offset -16"], "--layout", "bshd", *HALF)
@@ -143,7 +144,7 @@ def test_columns_that_may_be_read_in_two_ways(tmp_path):
 
 @pytest.mark.parametrize("tokens, batch", [(5, 2), (3, 3)])
 def test_rows_of_a_table_with_the_batch_behind(tmp_path, tokens, batch):
-    """Megatron's [s, b, 1, d]."""
+    """Megatron's tables are [s, b, 1, d]. If s equals b, --table-layout must choose."""
     positions = rng.integers(0, 40, (tokens, batch))
     positions[0] = 0
     angles = reference.angles_of(positions, reference.default(8))
@@ -171,7 +172,7 @@ def test_rows_of_tokens_or_of_positions(tmp_path):
 
 
 def test_a_table_for_each_axis(tmp_path):
-    """Qwen2-VL's. Each axis of a table drives pairs, and each that drives pairs has a plane."""
+    """Qwen2-VL has a table for each axis. Their number must match --axis-sections or --windows."""
     positions = rng.integers(1, 40, (3, 1, 4)) * (np.arange(4) > 0)
     planes = columns(reference.angles_of(positions, reference.default(8)), "half")
     said, sections = ["--layout", "bshd", *HALF], ["--axis-map", "sections", "--axis-sections"]
@@ -188,7 +189,7 @@ def test_a_table_for_each_axis(tmp_path):
     refused(tmp_path, {**q, **cos_sin(planes)}, ["'cos'", "3 axes", "--windows is 2"], *said, *windows)
 
 
-# ---- What has the shape of a table, and is none of any model ----
+# ---- Tensors that have the shape of a table but cannot come from a model ----
 
 
 def changed(tables, name, index, value):
@@ -248,7 +249,7 @@ def test_what_rounding_does_to_a_table_is_no_reason(tmp_path, dtype):
         assert apply(tmp_path, {"q": random("F32", 1, 5, 2, 16), **twice}, "--layout", "bshd", *HALF).status == 0
 
 
-# ---- Axes of ids, several layers, other tensors ----
+# ---- Axes of position ids, several layers, other tensors ----
 
 
 def test_axes_of_ids_have_sections(tmp_path):

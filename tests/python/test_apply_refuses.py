@@ -1,5 +1,5 @@
-"""trope apply refuses every kind of bad file, tensor and option: status 2, one line that names file, tensor and rule, and no
-file left behind."""
+"""trope apply refuses all kinds of bad files, tensors and options. It exits with status 2, prints one line that names file,
+tensor and rule, and leaves no file."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pytest
 from apply_support import HALF, THETA, Tensor, apply, encode, pack, random, refused, rng, run, tensor
 
 SHAPE, BYTES = (4, 2, 3, 8), 4 * 2 * 3 * 8 * 4
-DAMAGED = 1500  # files with random damage
+DAMAGED = 1500  # number of files with random damage
 
 
 def zeros(dtype, *shape):
@@ -103,7 +103,7 @@ TENSORS = [
 
 
 def said(tensors):
-    """Options with all that a file of these tensors must be given."""
+    """All options that a file of these tensors requires."""
     has_angles = {"freqs", "freqs_cis", "cos", "sin", "inv_freq"} & set(tensors)
     layout = "thd" if [len(t.values.shape) for t in tensors.values()][0] == 3 else "sbhd"
     return ["--layout", layout, *HALF] + THETA * (not has_angles)
@@ -223,7 +223,7 @@ def test_options_that_are_missing_or_contradict_the_file(tmp_path, monkeypatch):
         refused(tmp_path, tensors, words, *options)
     path = tmp_path / "in.safetensors"
     assert "one input file, got 0" in run("-o", path).err and "-o OUT or --expect" in run(path).err
-    monkeypatch.setitem(os.sys.modules, "torch", None)  # as without PyTorch
+    monkeypatch.setitem(os.sys.modules, "torch", None)  # PyTorch cannot be imported
     refused(tmp_path, beside(), ["--device cuda", "PyTorch"], *given, *THETA, "--device", "cuda")
 
 
@@ -238,13 +238,13 @@ def text(header, data=bytes(BYTES)):
 
 
 def q(**changes):
-    """A file with one tensor q whose entry is changed; None leaves a key out."""
+    """A file with one tensor q whose header entry is changed. None removes a key."""
     entry = {**json.loads(ENTRY), **changes}
     return pack({"q": {key: value for key, value in entry.items() if value is not None}}, bytes(BYTES))
 
 
 def two(a, b, size):
-    """Tensors q and k of 8 floats at those offsets."""
+    """A file of tensors q and k, 8 floats each, at these offsets."""
     return pack(
         {n: {"dtype": "F32", "shape": [1, 1, 1, 8], "data_offsets": at} for n, at in (("q", a), ("k", b))}, bytes(size)
     )
@@ -294,7 +294,8 @@ def test_every_cut_of_a_file_and_files_of_other_formats_are_refused(tmp_path):
 
 
 def test_random_damage_gives_a_refusal_or_a_right_result(tmp_path):
-    """A few bytes of a good header or of the indices are changed. What is not refused is what the tensors say."""
+    """A few bytes of a good header or of the indices are changed. A result that is not refused can be read and rotated
+    back."""
     ids = tensor("I32", [[0, 1, 2, 3]] * 2)
     good = encode(beside(v=random("F32", 4, 2, 1, 8), freqs=tensor("F32", ROWS), position_ids=ids))
     header, letters = 8 + struct.unpack("<Q", good[:8])[0], b'{}[]",:0123456789.-eE \\\xff\0dqk'
@@ -308,7 +309,7 @@ def test_random_damage_gives_a_refusal_or_a_right_result(tmp_path):
         result = apply(tmp_path, None, *options, source=bytes(content))
         if result.status == 0:
             results += 1
-            again = apply(tmp_path, result.tensors, "--inverse", *options)  # what was written can be read, and turned back
+            again = apply(tmp_path, result.tensors, "--inverse", *options)  # the output can be read and rotated back
             assert again.status == 0 and set(again.tensors) == set(result.tensors)
         else:
             assert (result.status, result.err.count("\n")) == (2, 1), (bytes(content[:header]), result)

@@ -1,5 +1,5 @@
-"""Every parameter of trope and trope.torch is tried with a wrong type, a wrong length and a wrong value: each call must be
-refused by a trope.Error that names the argument in the caller's words. And no array is read behind its end."""
+"""Each parameter of trope and trope.torch gets a wrong type, a wrong length and a wrong value. Each call must raise a
+trope.Error that names the argument in the caller's words. No array is read beyond its end."""
 
 import ctypes
 import mmap
@@ -14,7 +14,7 @@ if torch:
     import trope.torch
 
 LIBRARIES = ["numpy"] + ["torch"] * bool(torch)
-# Words of the C library, which a Python caller has never seen.
+# Names of the C library, which a Python caller does not know.
 FOREIGN = re.compile(r"operands?\[|trope_|TROPE_|angle_rows|_stride\b|ids_layout|NULL|\bdst\b|\bsrc\b|struct_size")
 
 f32 = np.float32
@@ -41,7 +41,7 @@ def rows(kind, option, call, *values):
     return [(kind, option, call, value) for value in values]
 
 
-# (kind, option, the call that it stands in, the wrong value)
+# (kind of error, option, options of a valid call, wrong value)
 ROWS = [
     *rows("type", "layout", TABLE, None, 5, b"sbhd", ["sbhd"]),
     *rows("value", "layout", TABLE, "shbd", "SBHD", ""),
@@ -148,7 +148,8 @@ SEQUENCES = {
 
 
 def of_library(value, library):
-    """Arrays of this library in the place of NumPy's. Those that PyTorch cannot have stay NumPy's, which are refused."""
+    """Converts NumPy arrays to arrays of this library. An array that PyTorch cannot represent stays a NumPy array, and is
+    refused."""
     if library == "torch" and isinstance(value, np.ndarray) and value.dtype != object and min(value.strides, default=0) >= 0:
         return torch.from_numpy(value.copy()) if value.flags.c_contiguous else torch.from_numpy(value)
     return value
@@ -197,12 +198,12 @@ def row_id(row):
 def test_options_are_refused(row, library):
     _, option, options, value = row
     x = tensor_for(options)
-    elsewhere = {("cos", "length"): "sin"}  # where cos and sin differ, sin is named
+    elsewhere = {("cos", "length"): "sin"}  # if cos and sin differ, the error names sin
     for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_, trope.kernel_name):
         if function is trope.kernel_name and (option == "accumulate" or row[0] == "value" and option in (
             "position_ids", "start_positions", "cu_seqlens", "cu_seqlens_padded"
         )):  # fmt: skip
-            continue  # it looks at no values of arrays, and says what backward would run
+            continue  # kernel_name reads no values of arrays, and accepts accumulate for backward
         with pytest.raises(trope.Error) as caught:
             call(function, library, [x], {**options, option: value})
         error = caught.value
@@ -282,7 +283,7 @@ def test_out_and_forward_src_in_every_form(library):
 
 
 class OnlyDlpack:
-    """An array that has DLPack, as NumPy gives it, and nothing else."""
+    """An array that offers NumPy's DLPack methods and nothing else."""
 
     def __init__(self, array):
         self.array = array
@@ -334,7 +335,7 @@ def test_arrays_are_of_one_device_and_library():
     refused("tensors", trope.rotate, X.astype(">f4"), **FREQUENCIES)
 
     class Lies:
-        """An array that says that its 2 bytes are an f32."""
+        """An array that reports its 2-byte elements as f32."""
 
         __array_interface__ = X.astype(np.float16).__array_interface__
         dtype, shape = X.dtype, X.shape
@@ -349,7 +350,7 @@ _guards = []
 
 
 def guarded(array):
-    """A copy of an array whose last byte is the last before a page that cannot be read."""
+    """A copy of an array that ends directly before a page that cannot be read."""
     array = np.ascontiguousarray(array)
     page = mmap.PAGESIZE
     size = -(-max(array.nbytes, 1) // page) * page
@@ -362,7 +363,7 @@ def guarded(array):
     return copy
 
 
-# (call, option, axis): with one element fewer or more along the axis the call is refused, or right.
+# (options, option, axis): with one element fewer or more along the axis, the call is refused or still right.
 LENGTHS = [
     (TABLE, "freqs", 0), (TABLE, "freqs", 1), (TABLES, "cos", 0), (TABLES, "cos", 1), (TABLES, "sin", 0), (TABLES, "sin", 1),
     (dict(TABLE, freqs=FREQS[:, :4], angle_columns="pair"), "freqs", 1), (dict(TABLE, position_ids=ids), "position_ids", 0),
@@ -399,13 +400,13 @@ def test_no_array_is_read_behind_its_end(options, option, axis, library):
             result = call_shared(library, x, changed)
         except trope.Error:
             continue
-        is_for_all = value is shorter and value.ndim > 1 and value.shape[axis] == 1  # one entry for the whole batch
+        is_for_all = value is shorter and value.ndim > 1 and value.shape[axis] == 1  # one entry for all of the batch
         assert is_for_all or (value is longer and (option, axis) in MAY_BE_LONGER)
         assert np.array_equal(np.asarray(result), wanted)
 
 
 def call_shared(library, x, options):
-    """trope.rotate on the very memory of the arrays, for PyTorch too."""
+    """Calls trope.rotate on the memory of the arrays, without copies, also for PyTorch."""
     if library == "numpy":
         return trope.rotate(x, **options)
     shared = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in options.items()}
@@ -428,13 +429,13 @@ def test_results_and_sources_end_at_a_guard_page(library):
         trope.rotate_(x, **options)
 
 
-# ---- Found by attacks on this layer ----
+# ---- Special cases ----
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("shape, rows", [((2, 0, 3, 8), 0), ((2, 0, 3, 8), 4), ((0, 4, 3, 8), 4), ((0, 4, 3, 8), 0)])
 def test_gradients_of_calls_without_tokens(library, shape, rows):
-    """d_freqs gets zeros, and one without elements is not written at all."""
+    """d_freqs is set to zeros. A d_freqs without elements is not written."""
     table = dict(layout="bshd", pairing="half", angle_columns="half")
     for batch in ((), (shape[0],)):
         freqs = np.zeros((*batch, rows, 8), f32)

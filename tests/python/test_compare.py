@@ -1,5 +1,5 @@
-"""bench/compare.py on the CPU: each way is right on small shapes, and what is not right is caught. Nothing is timed here; a
-stand-in for the GPU makes all calls that would be timed."""
+"""bench/compare.py on the CPU: each way (an implementation that is compared) is right on small shapes, and wrong ways are
+caught. Nothing is timed here. A stand-in for the GPU makes all calls that would be timed."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ CASES = {case.name: case.tiny() for case in peers.CASES}
 
 
 class Gpu:
-    """Makes each call once and says that it took 10 us, and the copy 5, 4, ... us."""
+    """Makes each call once and reports that it took 10 us, and that the copy took 5, 4, ... us."""
 
     def __init__(self):
         self.us, self.name, self.copy_us, self.calls = float("inf"), "some copy", 6.0, 0
@@ -54,7 +54,7 @@ def ways_like(pattern):
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """All of this library and eager PyTorch, by the command line."""
+    """The JSON file of a run of all ways of this library and of eager PyTorch on the command line."""
     path = tmp_path_factory.mktemp("compare") / "result.json"
     arguments = ["--device", "cpu", "--only", "/trope", "--only", "/torch eager", "--json", str(path)]
     assert compare.main(arguments) == 0
@@ -69,7 +69,7 @@ def test_all_cases_are_right_in_both_directions(result):
 
 
 def test_this_library_rounds_once(result):
-    """Its error without tables is half an ulp: 2^-8 of the largest element at most."""
+    """Without tables, its error is half an ulp: at most 2^-8 of the largest element."""
     rows = [row for row in json.loads(result.read_text())["cases"] if row["way"] in ("trope", "trope, in place")]
     assert rows and all(row["error"] <= 2.0**-8 for row in rows)
 
@@ -156,7 +156,7 @@ NORMED = ["norm-qwen3-32b-tp8", "norm-gemma-3-4b", "norm-olmo-2-7b"]
 @pytest.mark.parametrize("name", NORMED)
 @pytest.mark.parametrize("which", range(4))
 def test_a_wrong_gradient_of_a_norm_is_caught(which, name):
-    """Of q, k, the weight of q and that of k."""
+    """which: the gradient of q, k, q's weight or k's weight that is made wrong."""
 
     def backward(p, *tensors):
         results = peers._trope_norm_backward(p, *tensors)
@@ -188,7 +188,7 @@ def test_a_norm_of_another_model_is_caught(name, wrong):
 
 
 def test_norms_are_those_of_the_models():
-    """The formulas that PyTorch is timed with, by the modules of transformers."""
+    """The formulas that are timed in PyTorch give the same results as transformers' modules."""
     gemma3 = pytest.importorskip("transformers.models.gemma3.modeling_gemma3").Gemma3RMSNorm
     olmo2 = pytest.importorskip("transformers.models.olmo2.modeling_olmo2").Olmo2RMSNorm
     qwen3 = pytest.importorskip("transformers.models.qwen3.modeling_qwen3").Qwen3RMSNorm

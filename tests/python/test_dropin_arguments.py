@@ -1,5 +1,5 @@
-"""The arguments of the drop-in modules: for each parameter of each public function, wrong types, shapes and values are
-refused by a trope.Error that names the parameter as this function does. The table is in dropins.py."""
+"""Arguments of the drop-in modules: each parameter of each public function refuses wrong types, shapes and values with a
+trope.Error that names the parameter as the function does. The table is in dropins.py."""
 
 import re
 import types
@@ -47,14 +47,14 @@ def test_index_tensors_of_other_dtypes():
                 assert "int32 or int64" in str(error)
 
 
-# ---- Arguments that are right, but not together ----
+# ---- Arguments that are valid alone but not together ----
 
 
 def tables(*shape, names=("cos", "sin")):
     return {name: randn(*shape) for name in names}
 
 
-# The row, what is changed, the argument that is named, and its words.
+# (row, changed arguments, argument that the error names, words of the error)
 TOGETHER = [
     ("apex.backward_2d", dict(output_grads=randn(B, 2, 3, H, 6)), "output_grads", "head_dim 6, and its halves must be even"),
     ("apex.forward_2d", dict(sin_h=randn(1, S, 1, D // 2).bfloat16()), "sin_h", "dtype"),

@@ -1,5 +1,5 @@
-"""The structs and functions that python/trope/_abi.py declares, as any language without a C compiler has to, are the header's
-and the library's. The README's program of ctypes, which declares nothing, is a test of its own (CMakeLists.txt)."""
+"""python/trope/_abi.py declares structs and functions as any language without a C compiler must. The declarations match the
+header and the library. The README's ctypes program, which declares nothing, has its own test (CMakeLists.txt)."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""bench/frameworks.py on the CPU: small decoder layers, patched and not, and what is wrong with a patch is seen."""
+"""bench/frameworks.py on the CPU: it runs small decoder layers with and without a patch, and detects a wrong patch."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ def plain(model):
 
 @contextlib.contextmanager
 def replaced(function):
-    """With another function in the place of apply_rotary_pos_emb."""
+    """Replaces apply_rotary_pos_emb with another function."""
     modeling_qwen3.apply_rotary_pos_emb = function
     try:
         yield
@@ -58,7 +58,8 @@ def test_layers_by_the_command_line(tmp_path, capsys):
 
 @pytest.fixture
 def is_traced_alone(monkeypatch):
-    """What is compiled is traced and differentiated as for Inductor, and run as it is: so it is soon done, and has eager's bits."""
+    """Code is traced and differentiated as for Inductor, but runs without code generation. This is fast, and gives the bits
+    of eager code."""
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lookup_backend("aot_eager"))
 
 

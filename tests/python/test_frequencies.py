@@ -1,6 +1,7 @@
-"""trope.frequencies: the rules by their formulas, and what is refused. Configs of models have a file of their own.
+"""trope.frequencies: the rules compared with their formulas, and refusals. test_frequencies_of_models.py tests configs of
+models.
 
-This file's formulas are in double, and agree to rounding (EXACT).
+The formulas are computed in double, and agree up to rounding (EXACT).
 """
 
 import copy
@@ -33,12 +34,12 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def divisors(pairs, seed):
-    """LongRoPE's factors: random, growing, [pairs]."""
+    """Random LongRoPE factors [pairs], whose range grows with the pair."""
     generator = random.Random(seed)
     return [1 + 40 * i * generator.random() / pairs for i in range(pairs)]
 
 
-# A full and right set of keywords for each rule: 64 pairs.
+# A complete and valid set of keywords for each rule, with 64 pairs.
 RULES = {
     "default": {"rope_theta": 10000.0, "head_dim": 128},
     "linear": {"rope_theta": 10000.0, "head_dim": 128, "factor": 4.0},
@@ -83,14 +84,14 @@ def refused(argument, *args, **keys):
     return str(refused_call(argument, frequencies, *args, **keys))
 
 
-# ---- The rules, by their formulas ----
+# ---- The rules, compared with their formulas ----
 
 DIVISORS = RULES["longrope"]["short_factor"], RULES["longrope"]["long_factor"]
 SHORT, LONG = (reference.longrope(128, 1e4, each) for each in DIVISORS)
 YARN = reference.yarn(128, 1e6, 4.0, 32768, 24, 2, False)[0]
 NO_OPTIONS = dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"))
 LLAMA3 = reference.llama3(128, 5e5, 8.0, 1.0, 4.0, 8192)
-FORMULAS = [  # the rule, what of RULES is changed, frequencies, attention factor
+FORMULAS = [  # (rule, changes to RULES, frequencies, attention factor)
     ("default", {}, default(128), 1.0),
     ("default", dict(partial_rotary_factor=0.3), default(38), 1.0),
     ("linear", {}, reference.linear(128, 1e4, 4.0), 1.0),
@@ -106,13 +107,13 @@ FORMULAS = [  # the rule, what of RULES is changed, frequencies, attention facto
     ("longrope", dict(attention_factor=1.19, factor=None), SHORT, 1.19),
     ("longrope", dict(factor=None, max_position_embeddings=131072), SHORT, longrope_mscale(32, 4096)),
     ("longrope", dict(factor=0.5), SHORT, 1.0),
-    ("longrope", {ORIGINAL: None, "max_position_embeddings": 4096}, SHORT, longrope_mscale(32, 4096)),  # transformers 4's
+    ("longrope", {ORIGINAL: None, "max_position_embeddings": 4096}, SHORT, longrope_mscale(32, 4096)),  # in transformers 4
     ("llama3", {}, LLAMA3, 1.0),
     ("proportional", {}, reference.proportional(128, 1e6, 2.0, 0.25), 1.0),
     ("proportional", dict(factor=None), reference.proportional(128, 1e6, 1.0, 0.25), 1.0),
     ("ntk_alpha", {}, reference.ntk_alpha(128, 1e4, 1000.0), 1.0),
 ]  # fmt: skip
-# Tencent's: what stands beside alpha is not read, and RULES has no such rule.
+# Tencent's rule, which RULES does not have. Keys beside alpha are not read.
 HUNYUAN = {"rope_type": "dynamic", "rope_theta": 1e4, "head_dim": 128, "alpha": 1000.0, "factor": 1.0, "beta_fast": 32,
            "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}  # fmt: skip
 
@@ -174,7 +175,7 @@ def test_head_sizes_come_from_where_transformers_looks():
         close(frequencies({**base, **keys}), default(dim))
 
 
-# ---- What is refused ----
+# ---- Refusals ----
 
 
 @pytest.mark.parametrize("rule, key", [(rule, key) for rule in RULES for key in NEEDED[rule]])
@@ -191,13 +192,13 @@ UNUSED = [(rule, key) for rule in RULES for key in sorted(ROPE_KEYS.difference(R
 @pytest.mark.parametrize("rule, key", [pair for pair in UNUSED if pair != ("dynamic", "alpha")])
 def test_a_key_that_the_rule_does_not_use_is_named(rule, key):
     value = {"truncate": True, "short_factor": [1.0] * 64, "long_factor": [1.0] * 64}.get(key, 2.0)
-    if (rule, key) == ("dynamic", ORIGINAL):  # transformers 4 lets it stand there, and does not read it
+    if (rule, key) == ("dynamic", ORIGINAL):  # transformers 4 allows this key and does not read it
         assert made(rule, **{key: value}) == made(rule)
     else:
         refused(key, rope_type=rule, **RULES[rule], **{key: value})
     config = {"rope_scaling": {"rope_type": rule, key: None}}
     outside = {name: value for name, value in RULES[rule].items() if name != key}
-    assert frequencies(config, **outside).rule == rule  # null is not given
+    assert frequencies(config, **outside).rule == rule  # null means not given
 
 
 NUMBERS = [(rule, key) for rule in RULES for key, value in RULES[rule].items() if type(value) in (int, float)]
@@ -278,7 +279,7 @@ def test_an_unknown_rule_is_named_with_those_that_are_known(name):
 
 
 def test_mrope_and_default_are_one_type():
-    both = {"type": "mrope", "rope_type": "default", "mrope_section": [16, 8, 8]}  # Qwen2-VL's, as 4.5x writes it
+    both = {"type": "mrope", "rope_type": "default", "mrope_section": [16, 8, 8]}  # Qwen2-VL, in transformers 4.5x
     assert frequencies(scaled(**both)).rule == "default"
 
 
@@ -311,7 +312,7 @@ LENGTHS = {**BASE, "max_position_embeddings": 2048}
 TWO_LAYERS = {**BASE, "layer_types": ["a", "b"]}
 DYNAMIC = {"type": "dynamic", "factor": 2.0}
 LISTS = {"short_factor": [1.0] * 32, "long_factor": [1.0] * 32}
-UNREADABLE = [  # the argument that is named, and a config
+UNREADABLE = [  # (argument that the error names, config)
     # Keys of the rope dict.
     ("type", scaled(type="linear", rope_type="dynamic", factor=2.0)),
     *((key, scaled(rope_type="default", **{key: 1.0}))
@@ -321,7 +322,7 @@ UNREADABLE = [  # the argument that is named, and a config
     ("alpha", {**LENGTHS, "model_type": "llama", "rope_scaling": {**DYNAMIC, "alpha": 2.0}}),
     *((ORIGINAL, {**LENGTHS, "rope_scaling": {"rope_type": rule, "factor": None, ORIGINAL: value, **lists}})
       for rule, lists in (("yarn", {}), ("longrope", LISTS)) for value in (0, -1, 0.0)),
-    ("full_attention", {**BASE, "rope_parameters": {"full_attention": None}}),  # null layer types are none
+    ("full_attention", {**BASE, "rope_parameters": {"full_attention": None}}),  # null is not a layer type
     # Sizes of heads.
     ("head_dim", {"hidden_size": 4096, "rope_theta": 1e4}),
     ("head_dim", {"num_attention_heads": 32, "rope_theta": 1e4}),
@@ -334,7 +335,7 @@ UNREADABLE = [  # the argument that is named, and a config
     ("qk_rope_head_dim", {"rotary_dim": 64, "qk_rope_head_dim": 32, "rope_theta": 1e4}),
     ("head_dim", {"model_type": "zamba2", "hidden_size": 2560, "num_attention_heads": 32, "use_mem_rope": True,
                   "rope_theta": 1e4}),
-    # Keys that contradict each other, or change a rotation in ways that one list of frequencies does not have.
+    # Keys that contradict each other, or that change a rotation in ways that one list of frequencies cannot express.
     ("rope_scaling", {**scaled(type="linear", factor=2.0), "rope_parameters": {"rope_type": "default"}}),
     ("rotary_emb_base", {**BASE, "rotary_emb_base": 5e4}),
     ("rotary_pct", {**BASE, "partial_rotary_factor": 0.5, "rotary_pct": 0.25}),
@@ -351,7 +352,7 @@ UNREADABLE = [  # the argument that is named, and a config
       for key in ("layer_rope_theta", "rope_scaling_layers", "no_rope_layers") for value in NO_LISTS),
     *(("layer_types", {**BASE, "per_layer_config": {}, "layer_types": value}) for value in NO_LISTS),
     *(("model_type", {**BASE, "model_type": value}) for value in (3, [], {}, True, b"llama")),
-    # What is no config.
+    # Objects that are not configs.
     *(("config", config) for config in (3, 1.5, True, [1], b"config.json", (), {1}, frozenset(), "a\0b")),
 ]  # fmt: skip
 
@@ -367,7 +368,7 @@ def test_a_missing_size_is_named_with_all_keys_that_have_it():
 
 
 LONGROPE = {**RULES["longrope"], "rope_type": "longrope"}
-BAD_KEYWORDS = [  # of frequencies without a config: the argument that is named, and all keywords
+BAD_KEYWORDS = [  # calls without a config: (argument that the error names, all keywords)
     ("max_position_embeddings", dict(rope_type="yarn", factor=2.0, **BASE)),
     (ORIGINAL, {**LONGROPE, "max_position_embeddings": 4096, ORIGINAL: None, "factor": None}),
     ("seq_len", {**HUNYUAN, "seq_len": 5}),
@@ -376,7 +377,7 @@ BAD_KEYWORDS = [  # of frequencies without a config: the argument that is named,
     *((key, {**BASE, key: value})  # checked even if the rule does not use them
       for key in ("max_position_embeddings", "hidden_size", "num_attention_heads") for value in BAD_SIZES),
     ("alpha", dict(rope_type="dynamic", rope_theta=1e4, head_dim=4, alpha=1e300)),
-    ("inv_freq", {**LONGROPE, "short_factor": [1e-30] * 64}),  # what comes out is too large
+    ("inv_freq", {**LONGROPE, "short_factor": [1e-30] * 64}),  # the resulting frequencies are too large
 ]  # fmt: skip
 
 
@@ -420,7 +421,7 @@ def test_a_config_object_that_cannot_be_read_is_refused():
         refused("config", config_class(lambda self, returned=returned: returned)())
     message = refused("config", config_class(lambda self: 1 / 0)())
     assert "ZeroDivisionError" in message
-    refused("config", config_class(lambda self: {}))  # the class, not an object of it
+    refused("config", config_class(lambda self: {}))  # the class instead of an instance
     failing = type("Config", (), {"head_dim": property(lambda self: 1 / 0)})
     refused("head_dim", failing())
 
@@ -434,7 +435,7 @@ def test_an_unknown_keyword_has_a_hint():
     assert "did you mean factor?" in refused("factr", config)
 
 
-class NoAnswer:  # as an array, whose comparisons have no truth value
+class NoAnswer:  # like an array, its comparisons have no truth value
     def __eq__(self, other):
         return self
 
@@ -458,7 +459,7 @@ MODEL_TYPES = "gemma3_text gemma4_text hunyuan_vl jetmoe llama modernbert olmo3 
 
 
 def spoil(generator, config, depth=0):
-    """The config with some values, here and in its dicts, replaced by rubbish."""
+    """The config with some values replaced by rubbish, also in nested dicts."""
     spoiled = {}
     for key, value in config.items():
         spoiled[key] = spoil(generator, value, depth + 1) if isinstance(value, dict) else value
@@ -529,7 +530,7 @@ def test_keywords_must_not_contradict_the_config(rule):
     for key in keys:
         other = {"rope_type": "linear" if rule != "linear" else "default", "truncate": True}.get(key, 17)
         refused(key, config, **{key: other})
-    assert config == before  # nothing is written into it
+    assert config == before  # the config is unchanged
 
 
 def test_keywords_must_not_contradict_keys_of_the_config_itself():
@@ -566,7 +567,7 @@ def test_given_frequencies_are_taken_as_they_are():
     assert Frequencies(numpy.array([0.1], dtype="f4")).inv_freq == (float(numpy.float32(0.1)),)
 
 
-class NumPyHasNoSuch:  # an array as ml_dtypes and other libraries have it
+class NumPyHasNoSuch:  # an array as from ml_dtypes and other libraries
     def __init__(self, dtype, values=(1.0, 0.5), **attributes):
         self.dtype, self.shape, self.values = dtype, (len(values),), values
         vars(self).update(attributes)
@@ -628,7 +629,7 @@ def test_torch_tensors_are_refused_by_dtype_shape_and_device():
 def test_arrays_on_other_devices_or_without_values_are_refused():
     refused_list(NumPyHasNoSuch("float32", __cuda_array_interface__={}), "cuda", "CPU tensor")
     refused_list(NumPyHasNoSuch("float32", device=SimpleNamespace(type="xpu")), "xpu", "CPU tensor")
-    refused_list(NumPyHasNoSuch("float32", tolist=None), "CPU tensor")  # as a traced tensor, whose tolist fails
+    refused_list(NumPyHasNoSuch("float32", tolist=None), "CPU tensor")  # like a traced tensor, whose tolist fails
 
 
 @pytest.mark.parametrize("given", [

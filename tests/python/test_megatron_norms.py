@@ -1,4 +1,4 @@
-"""trope.megatron.patch(fuse_norm=True) on Megatron-Core's SelfAttention, beside the same layer unpatched."""
+"""trope.megatron.patch(fuse_norm=True) on Megatron-Core's SelfAttention, compared with the same layer unpatched."""
 
 import sys
 
@@ -84,8 +84,8 @@ LAYERS = {
 
 
 def check_rotated(found, expected):
-    """q or k is within 8 units of fp32's last place of the largest element of its head. In bf16, rstd's last bit may move
-    few of the elements to the next number."""
+    """In fp32, q or k must be within 8 units in the last place of the largest element of its head. In bf16, the last bit of
+    rstd may move a few elements to the next number."""
     if found.dtype == torch.float32:
         assert ((found - expected).abs() <= 2.0**-21 * expected.abs().amax(-1, keepdim=True)).all()
     else:
@@ -97,8 +97,8 @@ def check_rotated(found, expected):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name, dtype, device):
-    """q and k are those of rotations after Megatron's norms. Results and gradients are as near to Megatron's own in f64 as
-    Megatron's in this dtype are."""
+    """q and k match those of Megatron's norms and rotations. Results and gradients are about as close to Megatron's results
+    in f64 as Megatron's results in this dtype are."""
     with real_cuda():
         check_layer(*LAYERS[name], dtype, device)
 
@@ -126,7 +126,7 @@ def check_layer(options, of_inputs, dtype, device):
 
 
 def test_weights_in_f32():
-    """torch.nn.RMSNorm in f32 of x in bf16 has a result in bf16, and gradients in f32."""
+    """With x in bf16 and weights in f32, torch.nn.RMSNorm gives a result in bf16 and gradients of the weights in f32."""
     x, emb, dy = make_inputs(dtype=torch.bfloat16)
     layer = make(torch.bfloat16, **RMS)
     layer.q_layernorm.float(), layer.k_layernorm.float()
@@ -141,7 +141,7 @@ def test_weights_in_f32():
 
 
 def test_eps_of_torch():
-    """torch.nn.RMSNorm without eps, of q and k that are as small as its own eps."""
+    """torch.nn.RMSNorm has its default eps. q and k are so small that eps matters."""
     layer, inputs = make(**RMS), make_inputs()
     layer.q_layernorm.eps = layer.k_layernorm.eps = None
     with torch.no_grad():
@@ -184,7 +184,7 @@ def test_one_module_for_both():
 
 
 def test_gradients_land_on_the_parameters():
-    """.grad is of the same Parameters, and hooks of theirs, by which Megatron's DDP makes main_grad, run."""
+    """The same Parameters get .grad, and their hooks run. With such hooks, Megatron's DDP makes main_grad."""
     layer, (x, emb, dy) = make(**RMS), make_inputs()
     seen, parameters = [], {name: getattr(layer, name).weight for name in NAMES}
     for name, p in parameters.items():
@@ -219,7 +219,7 @@ def test_checkpoint_of_the_layer(use_reentrant):
 
 
 def test_checkpoint_of_core_attention(monkeypatch):
-    """Megatron's selective recompute, without its random states of CUDA."""
+    """Megatron's selective recomputation, without its handling of CUDA's random states."""
     monkeypatch.setattr(
         attention.tensor_parallel, "checkpoint",
         lambda function, _, *words: torch.utils.checkpoint.checkpoint(function, *words, use_reentrant=False),
@@ -244,7 +244,7 @@ def test_without_gradients():
 
 
 def test_compile():
-    """The forward of an attention is left out of the graph, as it is without."""
+    """The forward of the attention stays outside the graph and runs as it does without torch.compile."""
     layer, (x, emb, _) = make(**RMS), make_inputs()
     expected = layer(x, None, rotary_pos_emb=emb)[0]
     with tm.patch(fuse_norm=True) as handle:
@@ -253,7 +253,7 @@ def test_compile():
         assert handle.norms == dict.fromkeys(NAMES, 1)
 
 
-# ---- Norms that no rotation follows run by themselves ----
+# ---- Norms without a rotation after them run unfused ----
 
 
 def test_layers_that_do_not_rotate():
@@ -275,7 +275,7 @@ def test_layers_that_do_not_rotate():
 
 
 def test_inference():
-    """k is normalised before it is cached, and rotated afterwards."""
+    """k is normalised, cached and then rotated."""
     layer = make(**RMS).eval()
 
     def infer(**words):
@@ -299,7 +299,7 @@ def test_inference():
 
 
 def test_mla_keeps_its_norms():
-    """Its q_layernorm and kv_layernorm are of latents, far from the rotation."""
+    """MLA's q_layernorm and kv_layernorm act on latents, far from the rotation."""
     layer, (x, _, dy) = make_layer(True, apply_rope_fusion=False, **RMS), make_inputs()
     expected = run(layer, x, None, dy)
     with tm.patch(fuse_norm=True) as handle:
@@ -311,7 +311,8 @@ def test_mla_keeps_its_norms():
 
 
 def test_forward_pre_hooks_run():
-    """As Megatron's DDP has them with overlap_param_gather: they wait for the weights, before these are read."""
+    """With overlap_param_gather, Megatron's DDP registers such hooks. They wait for the weights, which must not be read
+    earlier."""
     layer, inputs = make(**RMS), make_inputs()
     expected = run(layer, *inputs)
     weight = layer.q_layernorm.weight.detach().clone()
@@ -415,7 +416,8 @@ def test_weights_that_do_not_fit():
 
 
 def test_dtypes_of_transformer_engine():
-    """Its result has the dtype of the weights, or of autocast."""
+    """The result of TransformerEngine's norm has the dtype of the weights or of autocast. fuse_norm refuses x of another
+    dtype."""
     layer = make(torch.bfloat16, norm=NormOfTE, **RMS)
     x, emb, dy = make_inputs(dtype=torch.bfloat16)
     layer.q_layernorm.float()
@@ -467,8 +469,8 @@ def test_rotations_of_other_tensors(monkeypatch, change, words):
 
 
 def test_other_ways_to_the_rotation(monkeypatch):
-    """Megatron's own function, which calls ours; a tensor that is rotated twice, of which each has its norm; and what
-    activation offloading makes of q, a view by a Function that returns its input."""
+    """Megatron's own function, which calls trope's; a tensor that is rotated twice, each time with its norm; and a view of
+    q from a Function that returns its input, as activation offloading makes it."""
     layer, inputs, theirs = make(**RMS), make_inputs(), attention.apply_rotary_pos_emb
     expected = run(layer, *inputs)
     with tm.patch(fuse_norm=True) as handle:
@@ -486,7 +488,7 @@ def test_other_ways_to_the_rotation(monkeypatch):
 
 
 def test_offloading_of_core_attention():
-    """It frees the memory of v, which is that of k before its norm."""
+    """Offloading frees the memory of v, which k shares before its norm."""
     layer = make(**RMS)
     layer.offload_core_attention = True
     with tm.patch(fuse_norm=True) as handle:
