@@ -30,7 +30,7 @@ def assert_rounded(y, exact, slack=2.0**-20):
     slack = slack * 2.0**-30 if y.dtype == torch.float64 else slack
     bound = HALF_UNIT[y.dtype] * exact.detach().abs() * 1.001 + slack
     excess = (y.detach().double() - exact.detach()).abs() - bound
-    assert excess.numel() == 0 or excess.max() <= 0, "off by %g more than a rounding" % excess.max()
+    assert excess.numel() == 0 or excess.max() <= 0, "the error exceeds one rounding by %g" % excess.max()
 
 
 def rearranged(x, how):

@@ -483,4 +483,4 @@ def refused_row(name, parameter, wrong):
                 assert not re.search(r"(?<![\w.])%s(?![\w[])" % re.escape(word), str(error)) or word in ENGLISH, str(error)
         assert parameter in str(error), str(error)
         return error
-    raise AssertionError("%s takes %s = %r" % (name, parameter, given[parameter]))
+    raise AssertionError("%s accepts the wrong argument %s = %r" % (name, parameter, given[parameter]))

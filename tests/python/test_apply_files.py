@@ -162,7 +162,7 @@ def test_the_program(tmp_path):
 def test_the_page_names_the_options_that_there_are():
     page = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
     if not page.exists():
-        pytest.skip("there is no docs/command-line.md beside the tests")
+        pytest.skip("docs/command-line.md is missing")
     apply_part = page.read_text().partition("## check")[0]
     help_text = start("apply", "--help").stdout
     for option in set(re.findall(r"--[a-z][a-z-]*[a-z]", apply_part)) - {"--save", "--json", "--only"}:

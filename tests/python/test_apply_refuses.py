@@ -251,16 +251,18 @@ def two(a, b, size):
 
 
 FILES = {
-    "nothing": b"", "seven bytes": b"\0" * 7, "a length beyond the file": struct.pack("<Q", 1000) + b"{}",
-    "a length of 2^64 - 1": b"\xff" * 8 + b"{}", "a huge length": struct.pack("<Q", 100000001) + b"{}", "cut": GOOD[:20],
-    "an empty header": pack(b""), "no JSON": text("hello"), "cut JSON": text('{"q":' + ENTRY),
-    "more behind it": text('{"q":' + ENTRY + "} x"), "an array": text("[]", b""), "no tensors": text("{}", b""),
-    "a zero byte": text(b'{"q":\0' + ENTRY.encode() + b"}"), "no UTF-8": text(b'{"q\xff":' + ENTRY.encode() + b"}"),
-    "a surrogate": text(b'{"q\\ud800":' + ENTRY.encode() + b"}"), "deep": text('{"q":' + "[" * 10**5 + "]" * 10**5 + "}"),
-    "a name twice": text('{"q":' + ENTRY + ',"q":' + ENTRY + "}"), "metadata that is none": pack({"__metadata__": "x"}),
+    "an empty file": b"", "seven bytes": b"\0" * 7, "a length beyond the file": struct.pack("<Q", 1000) + b"{}",
+    "a length of 2^64 - 1": b"\xff" * 8 + b"{}", "a huge length": struct.pack("<Q", 100000001) + b"{}",
+    "a cut header": GOOD[:20],
+    "an empty header": pack(b""), "not JSON": text("hello"), "cut JSON": text('{"q":' + ENTRY),
+    "text after the object": text('{"q":' + ENTRY + "} x"), "an array": text("[]", b""), "no tensors": text("{}", b""),
+    "a zero byte": text(b'{"q":\0' + ENTRY.encode() + b"}"), "not UTF-8": text(b'{"q\xff":' + ENTRY.encode() + b"}"),
+    "a surrogate": text(b'{"q\\ud800":' + ENTRY.encode() + b"}"),
+    "deep nesting": text('{"q":' + "[" * 10**5 + "]" * 10**5 + "}"),
+    "a name twice": text('{"q":' + ENTRY + ',"q":' + ENTRY + "}"), "metadata that is text": pack({"__metadata__": "x"}),
     "metadata with a number": pack({"__metadata__": {"a": 1}}), "an entry that is a number": text('{"q":3}'),
     "metadata with a name twice": text('{"__metadata__":{"a":"1","a":"2"},"q":' + ENTRY + "}"),
-    "an entry that is a list": text('{"q":["F32",[4,2,3,8],[0,768]]}'), "a key too many": q(layout="sbhd"),
+    "an entry that is a list": text('{"q":["F32",[4,2,3,8],[0,768]]}'), "an unknown key": q(layout="sbhd"),
     "a key twice": text('{"q":' + ENTRY[:-1] + ',"dtype":"F16"}}'), "no dtype": q(dtype=None), "no shape": q(shape=None),
     "no offsets": q(data_offsets=None), "a dtype that is a number": q(dtype=32), "an unknown dtype": q(dtype="F9"),
     "a shape that is a number": q(shape=192), "a negative dim": q(shape=[4, -2, 3, 8]), "a dim of text": q(shape=["4"]),
@@ -272,7 +274,7 @@ FILES = {
     "offsets that decrease": q(data_offsets=[BYTES, 0]), "too few bytes": q(data_offsets=[0, BYTES - 4]),
     "too many bytes": q(shape=[4, 2, 3, 4]), "an offset beyond the file": GOOD[:-1], "bytes left over": GOOD + b"\0",
     "an overlap": two((0, 32), (16, 48), 48), "the same bytes": two((0, 32), (0, 32), 32),
-    "a hole": two((0, 32), (36, 68), 68), "a hole in front": two((4, 36), (36, 68), 68),
+    "a gap": two((0, 32), (36, 68), 68), "a gap at the start": two((4, 36), (36, 68), 68),
 }  # fmt: skip
 
 

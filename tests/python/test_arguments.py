@@ -451,7 +451,7 @@ def test_gradients_of_calls_without_tokens(library, shape, rows):
             assert y.shape == x.grad.shape == x.shape and freqs.grad.shape == freqs.shape and not freqs.grad.any()
 
 
-@pytest.mark.skipif(not torch, reason="torch is not there")
+@pytest.mark.skipif(not torch, reason="torch is missing")
 def test_torch_tensors_beside_arrays_of_numpy():
     x = torch.from_numpy(X.copy())
     for others in ((x, X), (X, x), (x, [1.0])):

@@ -256,7 +256,7 @@ def test_lengths_of_packed_sequences():
 
 def test_plot(result, tmp_path):
     if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("there is no matplotlib")
+        pytest.skip("matplotlib is missing")
     path = tmp_path / "compare.svg"
     assert compare.main(["--from", str(result), "--plot", str(path)]) == 0
     assert path.read_text().count("<svg") == 1

@@ -353,7 +353,7 @@ def test_nothing_is_written_by_a_refused_call():
     assert torch.equal(x, kept)
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason="positions that the host cannot see are on a GPU")
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU: the host checks positions on the CPU")
 def test_beyond_the_table_is_nan():
     x, tables = random(2, 4, 3, 10, device="cuda"), make_tables(6, 4, device="cuda")
     y = fa.apply_rotary_emb(x, *tables, seqlen_offsets=torch.tensor([0, 3], device="cuda"))

@@ -25,7 +25,7 @@ IN_PLACE = {
         lambda t, c, s: fa.apply_rotary_emb_qkv_(t, c, s, *(table.to(t) for table in K_TABLES)),
     ),
     "qkv of heads": ((2, 4, 6, 8), lambda t, c, s: fa.apply_rotary_emb_qkv_(t, c, s, num_heads_q=2)),
-    "qkv as a stream": (
+    "merged qkv with cu_seqlens": (
         (2, 4, 3, 2, 8),
         lambda t, c, s: fa.apply_rotary_emb_qkv_(t, c, s, cu_seqlens=torch.tensor([0, 3, 8], device=t.device)),
     ),
@@ -36,7 +36,7 @@ IN_PLACE = {
         * fa.apply_rotary_emb(t[:, :, 1], c, s, inplace=True),
     ),
     "twice": ((2, 4, 3, 2, 8), lambda t, c, s: fa.apply_rotary_emb_qkv_(fa.apply_rotary_emb_qkv_(t, c, s), c, s)),
-    "used by both names": ((2, 4, 3, 8), lambda t, c, s: fa.apply_rotary_emb(t, c, s, inplace=True) * t),
+    "result times input": ((2, 4, 3, 8), lambda t, c, s: fa.apply_rotary_emb(t, c, s, inplace=True) * t),
 }
 
 

@@ -726,7 +726,7 @@ print(hash(got))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_frequencies_survive_a_fork_and_another_process_and_nothing_heavy_is_imported():
     package = str(pathlib.Path(sys.modules["trope"].__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": package, "PYTHONHASHSEED": "1"}
