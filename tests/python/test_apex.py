@@ -90,7 +90,7 @@ def test_freqs(device, dtype, transpose):
         assert share_equal(apex.forward(x, freqs, transpose), formula(freqs.cos(), freqs.sin())(x)) > 0.995
 
 
-def test_f32_is_a_fused_product_and_sum(device):
+def test_f32_is_a_fused_multiply_add(device):
     """nvcc compiles apex's line to a fused multiply-add. `fused` below emulates it in double. The second rounding of that
     rarely changes the f32 result."""
     x, (cos, sin) = make(S, B, 16, ROTARY, device=device), [make_freqs(device) for _ in "cs"]
@@ -146,7 +146,7 @@ def test_images(device, dtype, own_tables, rows, columns):
 
 
 @pytest.mark.parametrize("how", ["first", "last", "slice", "columns"])
-def test_images_in_other_memory(device, how):
+def test_images_with_other_strides(device, how):
     tables = [make(1, 6, 1, D // 2, device=device) for _ in range(4)]
     x = make(B, 3, 5, H, D, device=device)
     other = x.transpose(1, 2).contiguous().transpose(1, 2) if how == "columns" else rearranged(x, how)
@@ -154,7 +154,7 @@ def test_images_in_other_memory(device, how):
     assert torch.equal(apex.backward_2d(other, *tables), apex.backward_2d(x, *tables))
 
 
-def test_no_grad_with_tables_that_require_one(device):
+def test_tables_that_require_gradients_are_accepted_without_autograd(device):
     freqs, x = make_freqs(device), make(S, B, H, D, device=device)
     expected = apex.forward(x, freqs, False)
     assert torch.equal(apex.forward(x, freqs.requires_grad_(), False), expected)

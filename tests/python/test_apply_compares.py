@@ -79,13 +79,13 @@ def test_nan_infinity_and_zeros(tmp_path):
             assert compare(tmp_path, values, {index: other}, "--ulp", 2**63 - 1).status == 1
 
 
-def test_nan_throughout_compares_nothing(tmp_path):
+def test_a_tensor_of_nan_cannot_be_compared(tmp_path):
     result = compare(tmp_path, [math.nan] * COUNT, {}, "-o", tmp_path / "out")
     assert result.status == 2 and "nothing but NaN" in result.err
     assert not (tmp_path / "out").exists()
 
 
-def test_large_tensors_are_compared_in_parts(tmp_path):
+def test_large_tensors_are_compared_in_chunks(tmp_path):
     shape = (1 << 16, 1, 2, 128)  # 32 MB: more than one chunk
     here = rng.integers(0, 1 << 16, shape, np.uint16)
     changed = np.sort(rng.choice(here.size, 1000, replace=False))
@@ -102,7 +102,7 @@ def test_large_tensors_are_compared_in_parts(tmp_path):
     assert "%d of %d elements are NaN in both" % (nans, here.size) in result.out
 
 
-def test_output_and_comparison_at_once(tmp_path):
+def test_output_and_comparison_in_one_run(tmp_path):
     source, other, out = (tmp_path / name for name in ("in", "other", "out"))
     source.write_bytes(encode({"x": tensor("F32", np.arange(COUNT).reshape(SHAPE) / 8)}))
     assert run(source, "-o", other, *ROTATED).status == 0

@@ -65,7 +65,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("config, options, frequencies, how", RIGHT, ids=range(len(RIGHT)))
-def test_a_config_is_options(tmp_path, config, options, frequencies, how):
+def test_a_config_replaces_options(tmp_path, config, options, frequencies, how):
     angles = reference.angles_of(np.arange(TOKENS), frequencies)
     expect(tmp_path, "bshd", {"q": random("F64", 1, TOKENS, 2, 32)}, angles, *options, config=config, **how)
 
@@ -105,7 +105,7 @@ def test_configs_that_are_refused(tmp_path, config, options, words):
     refused(tmp_path, q, words, "--layout", "bshd", *options, config=config)
 
 
-def test_files_that_are_no_config(tmp_path):
+def test_files_that_are_not_a_config_are_refused(tmp_path):
     q, path = {"q": random("F64", 1, TOKENS, 2, 32)}, tmp_path / "config.json"
     twice = '{"model_type": "llama", "rope_theta": 10000, "rope_theta": 500000}'
     for content, words in (("{", ["JSON"]), ("{}\0", ["JSON"]), (twice, ["rope_theta", "only once"]), ("\udcff", ["JSON"])):
@@ -113,7 +113,7 @@ def test_files_that_are_no_config(tmp_path):
         refused(tmp_path, q, [str(path), *words], "--layout", "bshd", "--config", path)
 
 
-def test_axes_are_those_of_the_class(tmp_path):
+def test_the_model_type_sets_the_order_of_axes(tmp_path):
     """mrope_section has an effect if position_ids have several axes, and none if there are no position_ids."""
     ids, q = indices("I64", 3, 1, TOKENS), random("F64", 1, TOKENS, 2, 32)
     tensors, frequencies = {"q": q, "position_ids": ids}, reference.default(32, 500000.0)
@@ -145,7 +145,7 @@ def test_axes_are_those_of_the_class(tmp_path):
         refused(tmp_path, tensors, words, "--layout", "bshd", *options, config=wrong)
 
 
-def test_angles_of_the_file_go_before_those_of_the_config(tmp_path):
+def test_angles_in_the_file_take_precedence_over_the_config(tmp_path):
     """The config still sets the pairing and rotary_dim, which must fit the file's angles."""
     angles = reference.angles_of(np.arange(TOKENS), reference.default(16))
     tensors = {"q": random("F64", 1, TOKENS, 2, 32), "freqs": tensor("F64", np.tile(angles, 2))}
@@ -160,7 +160,7 @@ NEW = ("csm cwm emu3 minimax mistral4 ernie4_5_vl_moe paddleocr_vl glm_ocr longc
 
 
 @pytest.mark.parametrize("model", NEW)
-def test_a_config_of_transformers_gives_what_its_function_gives(tmp_path, monkeypatch, model):
+def test_a_config_of_transformers_rotates_as_its_model_does(tmp_path, monkeypatch, model):
     """A model's rotation maps x to y. --config must map the same x, at the same positions, to y."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -55,7 +55,7 @@ def names(folder):
 # ---- Output files ----
 
 
-def test_links_modes_and_owners(tmp_path):
+def test_links_are_followed_and_modes_and_owners_are_kept(tmp_path):
     path, out, folder = source(tmp_path), tmp_path / "out", tmp_path / "there"
     assert run(path, "-o", out, *SAID).status == 0
     folder.mkdir()
@@ -97,7 +97,7 @@ def test_metadata_and_headers_of_every_length(tmp_path):
     assert json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"] == metadata
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path):
+def test_paths_that_are_not_regular_files_are_refused(tmp_path):
     path = source(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     for link, target in (("loop", "loop"), ("null", "/dev/null"), ("stdout", "/dev/stdout")):
@@ -116,7 +116,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
             assert run(path, "-o", os.path.join(shared, "out"), *SAID).status == 0
 
 
-def test_a_file_with_several_names_is_refused(tmp_path):
+def test_an_output_with_hard_links_is_refused(tmp_path):
     path, out, other = source(tmp_path), tmp_path / "out", tmp_path / "other"
     before = path.read_bytes()
     os.link(path, out)
@@ -159,7 +159,7 @@ def test_the_program(tmp_path):
         assert result.returncode == 2 and module in result.stderr.lower() and result.stderr.count("\n") == 1, result.stderr
 
 
-def test_the_page_names_the_options_that_there_are():
+def test_the_page_names_only_existing_options():
     page = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
     if not page.exists():
         pytest.skip("docs/command-line.md is missing")
@@ -227,7 +227,7 @@ def without_core():
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_signal_leaves_what_was_there_and_nothing_else(tmp_path, is_named):
+def test_a_signal_leaves_the_old_output_and_no_other_file(tmp_path, is_named):
     large_file(tmp_path / "in", 64, 2048)
     (tmp_path / "out").write_text("before")
     names_of_some = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGABRT", "SIGSEGV", "SIGRTMIN")
@@ -239,7 +239,7 @@ def test_a_signal_leaves_what_was_there_and_nothing_else(tmp_path, is_named):
         assert names(tmp_path) == ["in", "out"] and (tmp_path / "out").read_text() == "before", number
 
 
-def test_an_ignored_signal_ends_nothing(tmp_path):
+def test_an_ignored_signal_does_not_end_the_program(tmp_path):
     large_file(tmp_path / "in", 8, 512)
     ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
     assert killed(tmp_path, signal.SIGHUP, preexec_fn=ignore) == 0
@@ -247,7 +247,7 @@ def test_an_ignored_signal_ends_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_full_disk_leaves_what_was_there(tmp_path, is_named):
+def test_a_full_disk_leaves_the_old_output(tmp_path, is_named):
     large_file(tmp_path / "in", 4, 64)
     (tmp_path / "out").write_text("before")
     program = [sys.executable, "-c", NAMED] if is_named else [*PROGRAM, "apply"]
@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, is_named):
     assert names(tmp_path) == ["in", "out"] and (tmp_path / "out").read_text() == "before"
 
 
-def test_handlers_and_files_of_a_run_in_this_process(tmp_path, monkeypatch):
+def test_signal_handlers_are_restored_after_a_run_in_this_process(tmp_path, monkeypatch):
     """On a file system without unnamed files, a run handles signals. Afterwards, the previous handlers are back."""
     monkeypatch.setattr(output.Output, "_open", output.Output._open_named)
     before = [signal.getsignal(number) for number in FATAL]
@@ -289,7 +289,7 @@ def measured(path, *options, said=SAID):
     return tuple(map(float, result.stderr.split()))
 
 
-def test_memory_is_twice_the_largest_rotated_tensor_and_100_mb(tmp_path):
+def test_memory_is_at_most_twice_the_largest_rotated_tensor_plus_100_mb(tmp_path):
     large_file(tmp_path / "in", 8, 8192)  # 8 tensors of 32 MB
     for options, most in ((["--threads", 1], 2 * 32 + 100), (["--in-place"], 32 + 100)):
         _, megabytes = measured(tmp_path / "in", "-o", tmp_path / "out", *options)

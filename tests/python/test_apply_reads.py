@@ -28,7 +28,7 @@ def columns(angles, form):
 # ---- The layout ----
 
 
-def test_the_layout_is_that_which_fits_all_tensors(tmp_path):
+def test_the_layout_that_fits_all_tensors_is_inferred(tmp_path):
     four = {"q": random("F32", 2, 5, 3, 8), "k": random("F32", 2, 5, 3, 8)}
     refused(tmp_path, four, ["'q'", "sbhd or bshd or bhsd", "--layout"], *HALF, *THETA)
 
@@ -57,7 +57,7 @@ def test_the_layout_is_that_which_fits_all_tensors(tmp_path):
     refused(tmp_path, {**four, "position_ids": tensor("I64", [0] * 7)}, ["no layout", "--layout"], *HALF, *THETA)
 
 
-def test_heads_of_a_hidden_dim_are_said(tmp_path):
+def test_head_dim_splits_a_hidden_dim(tmp_path):
     hidden, said = {"q": random("F32", 2, 5, 24)}, ["--layout", "bshd", *HALF, *THETA]
     whole = {"q": Tensor("F32", hidden["q"].values.reshape(2, 5, 3, 8))}
     same = apply(tmp_path, whole, *said).tensors["q"].bytes
@@ -71,7 +71,7 @@ def test_heads_of_a_hidden_dim_are_said(tmp_path):
 
 @pytest.mark.parametrize("form, words", [("pair", "one a pair"), ("half", "by halves"), ("interleaved", "by neighbours")])
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_the_columns_of_a_table_are_seen(tmp_path, form, words, pairing):
+def test_the_form_of_columns_is_inferred(tmp_path, form, words, pairing):
     angles = by_index(5, 16)
     tables = cos_sin(np.tile(columns(angles, form), (2, 1, 1)))
     x = {"q": random("F32", 2, 5, 3, 16), **tables}
@@ -89,7 +89,7 @@ def test_complex_tables(tmp_path, dims, name):
          coefficients=reference.of_angles(angles), pairing="interleaved")  # fmt: skip
 
 
-def test_names_that_people_have(tmp_path):
+def test_common_names_and_the_name_option(tmp_path):
     """vLLM's cos_sin_cache, the outputs of q_proj and k_proj, cos_cached and sin_cached are known. --name maps all other
     names."""
     angles = by_index(6)
@@ -128,7 +128,7 @@ def test_which_part_of_a_head_rotates(tmp_path):
     refused(tmp_path, full, ["'cos'", "equal halves", "--columns pair"], "--layout", "bshd", *HALF, *more)
 
 
-def test_columns_that_may_be_read_in_two_ways(tmp_path):
+def test_columns_that_cannot_be_inferred_are_refused(tmp_path):
     q, said = {"q": random("F32", 2, 5, 3, 16)}, ["--layout", "bshd", *HALF]
     neighbours = tensor("F32", columns(reference.angles_of(np.arange(5), reference.default(16)), "interleaved"))
     any_two = rng.uniform(-2, 2, (5, 16)) * (np.arange(5) > 0)[:, None]
@@ -143,7 +143,7 @@ def test_columns_that_may_be_read_in_two_ways(tmp_path):
 
 
 @pytest.mark.parametrize("tokens, batch", [(5, 2), (3, 3)])
-def test_rows_of_a_table_with_the_batch_behind(tmp_path, tokens, batch):
+def test_tables_with_the_batch_after_the_tokens(tmp_path, tokens, batch):
     """Megatron's tables are [s, b, 1, d]. If s equals b, --table-layout must choose."""
     positions = rng.integers(0, 40, (tokens, batch))
     positions[0] = 0
@@ -156,7 +156,7 @@ def test_rows_of_a_table_with_the_batch_behind(tmp_path, tokens, batch):
     expect(tmp_path, "sbhd", x, angles.swapaxes(0, 1), *options)
 
 
-def test_rows_of_tokens_or_of_positions(tmp_path):
+def test_table_rows_by_token_or_by_position(tmp_path):
     rows, ids, said = np.array([0, 2, 9, 4]), np.array([0, 3, 1, 2]), ["--layout", "bshd", *HALF]
     angles = reference.angles_of(rows, reference.default(8))
     tables = cos_sin(columns(angles, "half")[None])
@@ -198,7 +198,7 @@ def changed(tables, name, index, value):
     return {**tables, name: tensor("F32", values)}
 
 
-def test_tables_that_are_none(tmp_path):
+def test_impossible_tables_are_refused(tmp_path):
     d, s = 16, 5
     q, said = {"q": random("F32", 1, s, 2, d)}, ["--layout", "bshd", *HALF]
     angles, none = columns(by_index(s, d), "half"), ["'cos'", "no table of cosines and sines"]
@@ -228,7 +228,7 @@ def test_tables_that_are_none(tmp_path):
         refused(tmp_path, inv_freq, ["'inv_freq'", "positive", "element %d is" % where], *said)
 
 
-def test_rows_of_tokens_agree_with_the_positions_that_a_file_has(tmp_path):
+def test_rows_by_token_must_agree_with_the_positions_in_the_file(tmp_path):
     said, ids = ["--layout", "bshd", *HALF, "--table-rows", "tokens"], np.array([3, 4, 0, 1, 2])
     q, first = {"q": random("F32", 1, 5, 2, 8)}, {"position_ids": tensor("I64", ids)}
     angles = reference.angles_of(ids, reference.default(8))
@@ -241,7 +241,7 @@ def test_rows_of_tokens_agree_with_the_positions_that_a_file_has(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_what_rounding_does_to_a_table_is_no_reason(tmp_path, dtype):
+def test_rounded_tables_are_accepted(tmp_path, dtype):
     angles = columns(by_index(400, 16), "half").astype(np.float32)
     for factor in (1.0, 1.0693, 1.3466, 0.7071):
         rounded = cos_sin(angles, dtype)
@@ -252,7 +252,7 @@ def test_what_rounding_does_to_a_table_is_no_reason(tmp_path, dtype):
 # ---- Axes of position ids, several layers, other tensors ----
 
 
-def test_axes_of_ids_have_sections(tmp_path):
+def test_position_ids_with_several_axes_need_sections(tmp_path):
     ids, said = indices("I64", 3, 1, 9), ["--layout", "bshd", *HALF, *THETA]
     x = {"q": random("F32", 1, 9, 2, 8), "position_ids": ids}
     refused(tmp_path, x, ["'position_ids'", "--axis-map"], *said)
@@ -263,7 +263,7 @@ def test_axes_of_ids_have_sections(tmp_path):
     expect(tmp_path, "bshd", four, angles, *sections, "0,2,1,1")
 
 
-def test_the_way_back_needs_no_more_than_the_way_there(tmp_path):
+def test_inverse_needs_no_other_options_than_forward(tmp_path):
     x = {
         "q": random("F32", 5, 1, 2, 16),
         "inv_freq": tensor("F64", rng.uniform(0.01, 2, 8)),
@@ -274,7 +274,7 @@ def test_the_way_back_needs_no_more_than_the_way_there(tmp_path):
     assert np.abs(back.tensors["q"].values - x["q"].values).max() < 1e-5
 
 
-def test_each_prefix_is_a_call(tmp_path):
+def test_each_prefix_of_names_is_one_call(tmp_path):
     names = ["model.layers.%d.self_attn.%s" % (layer, name) for layer in (0, 1) for name in "qkv"]
     layers = {name: random("F32", 5, 1, 4 if name[-1] == "q" else 2, 8) for name in names}
     shared, said = tensor("F32", rng.uniform(0.01, 2, 4)), ["--layout", "sbhd", *HALF]
@@ -292,7 +292,7 @@ def test_each_prefix_is_a_call(tmp_path):
     refused(tmp_path, two, ["'query'", "'q'"], *said, *THETA)
 
 
-def test_any_dtype_is_copied_beside_q(tmp_path):
+def test_tensors_beside_q_are_copied_in_any_dtype(tmp_path):
     mask = Tensor("BOOL", rng.integers(0, 2, (5, 5), np.uint8))
     v = Tensor("F8_E4M3", rng.integers(0, 256, (9, 2, 4), np.uint8))
     x = {"q": random("BF16", 9, 2, 8), "v": v, "attention_mask": mask, "cu_seqlens": tensor("I32", [0, 3, 7])}

@@ -283,7 +283,7 @@ def test_files_that_are_refused(tmp_path, name):
     refused(tmp_path, None, ["in.safetensors"], "--layout", "sbhd", *HALF, *THETA, source=FILES[name])
 
 
-def test_every_cut_of_a_file_and_files_of_other_formats_are_refused(tmp_path):
+def test_truncated_files_and_files_of_other_formats_are_refused(tmp_path):
     for length in [*range(0, 100, 3), len(GOOD) - 8]:
         refused(tmp_path, None, ["in.safetensors"], "--layout", "sbhd", *HALF, *THETA, source=GOOD[:length])
     for start, word in (
@@ -295,7 +295,7 @@ def test_every_cut_of_a_file_and_files_of_other_formats_are_refused(tmp_path):
         refused(tmp_path, None, [word, "safetensors.torch"], *THETA, source=start + bytes(60))
 
 
-def test_random_damage_gives_a_refusal_or_a_right_result(tmp_path):
+def test_random_damage_gives_a_refusal_or_a_readable_result(tmp_path):
     """A few bytes of a good header or of the indices are changed. A result that is not refused can be read and rotated
     back."""
     ids = tensor("I32", [[0, 1, 2, 3]] * 2)

@@ -116,7 +116,7 @@ def test_cosines_of_every_dtype_and_factor(tmp_path, operand, dtype):
         expect(tmp_path, "sbhd", x, None, "--columns", "half", coefficients=coefficients)
 
 
-def test_bf16_numbers_as_f32_and_columns_by_neighbours(tmp_path):
+def test_bf16_values_stored_as_f32_and_interleaved_columns(tmp_path):
     tables = {name: t._replace(dtype="F32") for name, t in cos_sin(table(5, 8), "BF16", 1.1719).items()}
     coefficients = reference.of_table(tables["cos"].values.astype(float), tables["sin"].values.astype(float), "interleaved")
     x = {"q": random("F32", 5, 2, 3, 8), **tables}

@@ -174,7 +174,7 @@ def tensor_for(options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_calls_that_the_rows_change_are_good(library):
+def test_calls_that_the_rows_change_are_valid(library):
     for options in GOOD:
         x = of_library(tensor_for(options), library)
         for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_):
@@ -241,7 +241,7 @@ def test_unknown_keywords(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_arrays_that_are_written_are_refused(library):
+def test_wrong_outputs_and_forward_src_are_refused(library):
     def backward(argument, **options):
         refused(argument, trope.rotate_backward, X, library=library, **options)
 
@@ -296,7 +296,7 @@ class OnlyDlpack:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_an_array_with_dlpack_alone(dtype):
+def test_arrays_with_only_dlpack(dtype):
     x = X.astype(dtype)
     y, z = trope.rotate(OnlyDlpack(x), OnlyDlpack(x[:, :, ::2]), **dict(TABLE, freqs=OnlyDlpack(FREQS)))
     assert type(y) is np.ndarray and y.dtype == dtype and np.array_equal(y, trope.rotate(x, **TABLE))
@@ -306,7 +306,7 @@ def test_an_array_with_dlpack_alone(dtype):
     assert np.array_equal(out, trope.rotate_backward(x, **TABLE))
 
 
-def test_rotary_dim_is_asked_for():
+def test_rotary_dim_is_required_if_the_head_is_wider_than_the_angles():
     for angles in (dict(freqs=FREQS, angle_columns="half"), dict(inv_freq=INV_FREQ), dict(inv_freq=trope.Frequencies(INV_FREQ))):
         options = dict(layout="sbhd", pairing="half", **angles)
         wide = np.tile(X, (1, 1, 1, 2))
@@ -330,7 +330,7 @@ def test_stream_and_other_parameters():
     assert trope.pair_axis("sections", np.array([2, 1])) == (0, 0, 1)
 
 
-def test_arrays_are_of_one_device_and_library():
+def test_unsupported_arrays_are_refused():
     refused("tensors", trope.rotate, X, np.ma.masked_array(X), **FREQUENCIES)
     refused("tensors", trope.rotate, X.astype(">f4"), **FREQUENCIES)
 
@@ -384,7 +384,7 @@ def guards(value):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("options, option, axis", LENGTHS, ids=lambda v: None if isinstance(v, dict) else str(v))
-def test_no_array_is_read_behind_its_end(options, option, axis, library):
+def test_no_array_is_read_beyond_its_end(options, option, axis, library):
     given = np.asarray(options[option])
     x = guarded(tensor_for(options))
     exact = {name: guards(value) for name, value in options.items()}
@@ -414,7 +414,7 @@ def call_shared(library, x, options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_results_and_sources_end_at_a_guard_page(library):
+def test_outputs_and_sources_may_end_at_a_guard_page(library):
     for options in GOOD:
         x = guarded(tensor_for(options))
         out, forward_src = guarded(np.zeros_like(x)), guarded(x)
@@ -452,7 +452,7 @@ def test_gradients_of_calls_without_tokens(library, shape, rows):
 
 
 @pytest.mark.skipif(not torch, reason="torch is missing")
-def test_torch_tensors_beside_arrays_of_numpy():
+def test_torch_tensors_beside_numpy_arrays():
     x = torch.from_numpy(X.copy())
     for others in ((x, X), (X, x), (x, [1.0])):
         refused("tensors", trope.rotate, *others, **TABLE)
@@ -481,7 +481,7 @@ def test_array_interfaces_that_cannot_be_read():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_kernel_name_takes_what_rotate_takes(library):
+def test_kernel_name_accepts_what_rotate_accepts(library):
     expanded = np.broadcast_to(X[:, :, :1], X.shape)
     for x, options in ((X[:, :, :1], dict(FREQUENCIES, shared_heads=3)), (expanded, FREQUENCIES)):
         call(trope.rotate, library, [x], options)
@@ -491,14 +491,14 @@ def test_kernel_name_takes_what_rotate_takes(library):
         assert trope.kernel_name(x, max_position=9, **FREQUENCIES).startswith("cpu-")
 
 
-def test_tables_of_one_row_may_have_any_strides_of_rows():
+def test_a_table_with_one_row_may_have_any_row_stride():
     cos, sin = np.cos(FREQS[:1]), np.asfortranarray(np.sin(FREQS[:1]))[:, :]
     sin = np.lib.stride_tricks.as_strided(sin, sin.shape, (400, 4))
     y = trope.rotate(X[:1], layout="sbhd", pairing="half", cos=cos, sin=sin, angle_columns="half")
     assert np.array_equal(y, trope.rotate(X[:1], layout="sbhd", pairing="half", cos=cos, sin=sin.copy(), angle_columns="half"))
 
 
-def test_messages_of_rules_and_orders_have_no_words_of_c():
+def test_messages_of_frequencies_and_pair_axis_have_no_names_of_c():
     for make in (
         lambda: trope.pair_axis("alternating", [1, 2]),
         lambda: trope.frequencies(rope_type="default", rope_theta=1.0, head_dim=8),

@@ -74,14 +74,14 @@ def test_this_library_rounds_once(result):
     assert rows and all(row["error"] <= 2.0**-8 for row in rows)
 
 
-def test_the_time_of_the_host_is_asked_of_each_layer(result):
+def test_host_time_is_measured_for_each_layer(result):
     rows = {row["way"]: row for row in json.loads(result.read_text())["host"]}
     assert {"trope, the C function alone", "trope, launch of trope.torch", "trope", "torch eager"} <= rows.keys()
     assert all(row["status"] == "ok" for row in rows.values()), rows
     assert "both_us" in rows["trope"] and "both_us" in rows["torch eager"]
 
 
-def test_json_has_a_case_a_line(result):
+def test_json_has_one_line_for_each_case(result):
     lines = result.read_text().splitlines()
     rows = [line for line in lines if line.startswith('{"case"')]
     assert len(rows) == len(json.loads(result.read_text())["cases"])
@@ -97,7 +97,7 @@ def test_markdown_has_a_row_for_each_case(result, capsys):
         assert not line.startswith("|") or line.endswith("|")
 
 
-def test_list_names_what_only_chooses(capsys):
+def test_list_prints_what_only_selects(capsys):
     assert compare.main(["--device", "cpu", "--list", "--only", "thd-pareto/backward/t"]) == 0
     names = capsys.readouterr().out.split("\n")[:-1]
     assert "thd-pareto/backward/trope" in names and all(name.startswith("thd-pareto/backward/t") for name in names)
@@ -187,7 +187,7 @@ def test_a_norm_of_another_model_is_caught(name, wrong):
     assert [row["status"] for row in rows] == ["WRONG", "WRONG"]
 
 
-def test_norms_are_those_of_the_models():
+def test_norm_formulas_match_the_models():
     """The formulas that are timed in PyTorch give the same results as transformers' modules."""
     gemma3 = pytest.importorskip("transformers.models.gemma3.modeling_gemma3").Gemma3RMSNorm
     olmo2 = pytest.importorskip("transformers.models.olmo2.modeling_olmo2").Olmo2RMSNorm
@@ -201,7 +201,7 @@ def test_norms_are_those_of_the_models():
         assert torch.equal(peers._norm_of(problem)(q, weight), norm(x).view(q.shape))
 
 
-def test_a_norm_needs_tensors_as_it_reads_them():
+def test_a_norm_refuses_tensors_that_it_cannot_read():
     problem = peers.Problem(CASES["norm-qwen3-32b-tp8"], "cpu")
     q, k = (torch.rand(shape).to(problem.dtype) for shape in problem.shapes_in)
     for wrong in (q.transpose(1, 2), q.float(), q[:, 1:]):
@@ -214,7 +214,7 @@ def test_a_norm_needs_tensors_as_it_reads_them():
         peers._trope_norm_backward(problem, q, k, q, k)
 
 
-def test_a_way_that_raises_gets_its_error_in_its_row():
+def test_the_row_of_a_way_that_raises_holds_its_error():
     def refuse(p, *tensors):
         raise NotImplementedError("not on\nthis machine")
 
@@ -227,7 +227,7 @@ def test_a_way_that_raises_gets_its_error_in_its_row():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_ratio_is_that_of_the_best_copy_so_far(name):
+def test_the_ratio_uses_the_fastest_copy_so_far(name):
     gpu = Gpu()
     rows = run(name, ways_like("trope") + ways_like("torch eager"), gpu)
     assert gpu.calls == 2 * len(rows)
@@ -236,7 +236,7 @@ def test_the_ratio_is_that_of_the_best_copy_so_far(name):
         assert row["time_us"] == 10 and row["ratio"] == gpu.us / 10 and row["copy"] == "some copy", row
 
 
-def test_bytes_are_those_of_q_and_k_twice():
+def test_bytes_count_what_is_read_and_written():
     problem = peers.Problem(CASES["llama-3-70b"], "cpu")
     assert problem.bytes() == 2 * 2 * 32 * (64 + 8) * 128
     problem = peers.Problem(CASES["deepseek-v3-kv"], "cpu")

@@ -31,14 +31,14 @@ CASES = [(name, parameter) for name in ROWS for parameter in ROWS[name][1] if " 
 
 
 @pytest.mark.parametrize("name, parameter", CASES)
-def test_wrong_arguments(name, parameter):
+def test_wrong_arguments_are_refused(name, parameter):
     torch.manual_seed(3)
     call(find_function(name), ROWS[name][0]())
     for wrong in ROWS[name][1][parameter]:
         refused_row(name, parameter, wrong)
 
 
-def test_index_tensors_of_other_dtypes():
+def test_index_tensors_of_other_dtypes_are_refused():
     for name, parameter in CASES:
         valid = ROWS[name][0]()
         if torch.is_tensor(valid.get(parameter)) and valid[parameter].dtype == INT:
@@ -92,7 +92,7 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize("name, changes, argument, words", TOGETHER, ids=lambda v: v if isinstance(v, str) else "")
-def test_arguments_that_are_wrong_together(name, changes, argument, words):
+def test_arguments_that_do_not_fit_together_are_refused(name, changes, argument, words):
     given = ROWS[name][0]()
     assert changes.keys() <= given.keys() | set(find_parameters(find_function(name)))
     refused(argument, call, find_function(name), {**given, **changes}, words=words)
@@ -105,11 +105,11 @@ def test_arguments_that_are_wrong_together(name, changes, argument, words):
     (None, "not None"), (3, "not 3"), ("meta-llama/Llama-3.1-8B", "not the text"), (torch.nn.Linear, "the class Linear"),
     (types.SimpleNamespace(model_type="llama"), "not a config"), ([], "not []"),
 ])  # fmt: skip
-def test_patch_of_no_model(wrong, words):
+def test_patch_refuses_what_is_not_a_model(wrong, words):
     refused("model", transformers.patch, wrong, words=re.escape(words))
 
 
-def test_patch_of_megatron_takes_nothing():
+def test_patch_of_megatron_takes_no_model_or_config():
     for args, kwargs in (((CONFIG,), {}), ((None,), {}), ((), dict(config=CONFIG))):
         with pytest.raises(trope.Error, match="patch takes no argument"):
             megatron.patch(*args, **kwargs)

@@ -116,13 +116,13 @@ def test_checkpoints_of_cast_models():
     assert torch.equal(other.inv_freq, right.inv_freq)
 
 
-def test_a_longer_kv_has_its_positions():
+def test_a_kv_longer_than_q_has_its_own_positions():
     module, q, kv = flash_attn.RotaryEmbedding(R), randn(B, 2, H, D), randn(B, S, 2, H, D)
     alone = module(kv.clone()[:, :, :1].expand(-1, -1, 3, -1, -1).clone())[:, :, 0]
     assert torch.equal(flash_attn.RotaryEmbedding(R)(q.clone(), kv.clone())[1][:, :, 0], alone)
 
 
-def test_a_factor_without_the_length_that_it_is_of():
+def test_an_interpolation_factor_needs_the_pretrained_length():
     with pytest.raises(trope.Error) as caught:
         transformer_engine.RotaryPositionEmbedding(D, 1.0, 4.0)
     assert caught.value.argument == "pretrained_max_position_embeddings"

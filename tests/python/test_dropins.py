@@ -36,7 +36,7 @@ def strides_of_result(name, x):
 
 
 @pytest.mark.parametrize("name", OF_TENSORS)
-def test_memory_changes_no_bits(name):
+def test_strides_change_no_bits(name):
     """Tensors and upstream gradients with other strides give the same bits. Results have the strides of the replaced
     library's results."""
     function, given, x = first_tensor(name)
@@ -163,7 +163,7 @@ def test_dtensors_and_jagged_tensors_are_refused(name, mesh):
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_that_are_no_plain_tensors(name):
+def test_sparse_and_batched_gradients(name):
     """Sparse gradients are refused. Batched gradients are refused, or right."""
     function, given, x = first_tensor(name)
     leaf = given[x].clone().requires_grad_()
@@ -185,7 +185,7 @@ def test_gradients_that_are_no_plain_tensors(name):
 
 @pytest.mark.parametrize("name", ["transformer_engine.apply_rotary_pos_emb", "flash_attn.apply_rotary_emb",
                                   "megatron.fused_mla_rope_inplace", "megatron.apply_rotary_pos_emb"])  # fmt: skip
-def test_inference_tensors_that_backward_would_need(name):
+def test_inference_tensors_that_backward_needs_are_refused(name):
     function, given, x = first_tensor(name)
     table = "cos" if "cos" in given else "freqs"
     with torch.inference_mode():
@@ -196,7 +196,7 @@ def test_inference_tensors_that_backward_would_need(name):
     assert caught.value.argument == table and "inference tensor" in str(caught.value)
 
 
-def test_nothing_is_written_by_a_refused_call():
+def test_a_refused_call_writes_nothing():
     """The calls write several tensors, or use several tables."""
     module, q, kv = flash_attn.RotaryEmbedding(R), randn(B, 2, H, D), randn(B, S, 2, H, D)
     qkv, long, short = randn(B, S, 3, H, D), randn(2 * S, R // 2), randn(S, R // 2)

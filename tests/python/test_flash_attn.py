@@ -96,13 +96,13 @@ def test_conjugate(device, interleaved):
     assert torch.allclose(back, y, atol=1e-6)
 
 
-def test_none_is_no_offset(device):
+def test_seqlen_offsets_of_none_are_zero(device):
     """None is quack's default."""
     x, tables = random(1, 4, 2, 8, device=device), make_tables(4, 4, device=device)
     assert torch.equal(fa.apply_rotary_emb(x, *tables, seqlen_offsets=None), fa.apply_rotary_emb(x, *tables))
 
 
-def test_tables_as_they_lie(device):
+def test_tables_with_any_strides(device):
     """cos and sin are slices of one tensor, have different strides, or have expanded rows."""
     x, both, rows = random(1, 4, 2, 8, device=device), random(4, 4, 2, device=device), torch.arange(4, device=device)
     cos, sin = both.unbind(-1)
@@ -139,7 +139,7 @@ class InPlace:
         assert_rounded(leaf.grad, torch.autograd.grad(formula(exact), exact, dy.double())[0])
 
 
-def test_in_place_of_any_strides(case, device):
+def test_in_place_with_any_strides(case, device):
     """Tensors in sbhd memory, slices of tensors with more heads or columns, and elements that are not adjacent."""
     for x in (
         random(4, 2, 3, 8, device=device).transpose(0, 1),
@@ -157,7 +157,7 @@ def test_in_place_of_any_strides(case, device):
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_leaf_in_place(case, view):
+def test_a_leaf_in_place(case, view):
     """As in flash-attention's own tests, the data changes, and the gradient is taken with respect to the original value."""
     leaf, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x)
     y = case.rotate(leaf.view(2, 4, 3, 8) if view else leaf)
@@ -167,7 +167,7 @@ def test_leaf_in_place(case, view):
     case.check_gradient(leaf, dy, case.formula)
 
 
-def test_what_was_given_is_rotated_for_autograd(case):
+def test_autograd_sees_the_rotation_of_the_given_tensor(case):
     leaf, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x)
     given = leaf * 1
     assert case.rotate(given) is given
@@ -175,7 +175,7 @@ def test_what_was_given_is_rotated_for_autograd(case):
     case.check_gradient(leaf, dy, lambda t: 2 * case.formula(t))
 
 
-def test_gradient_that_others_share_is_not_written_over(case):
+def test_a_shared_upstream_gradient_is_not_overwritten(case):
     """A sum passes the same gradient to both of its terms. flash-attention's in-place backward would rotate it for both."""
     leaf, z, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x).requires_grad_(), torch.randn_like(case.x)
     scaled = z * 2  # created first, so that its backward runs last
@@ -185,7 +185,7 @@ def test_gradient_that_others_share_is_not_written_over(case):
 
 
 @pytest.mark.parametrize("is_leaf", [False, True])
-def test_what_autograd_has_saved_is_not_lost(case, is_leaf):
+def test_backward_refuses_a_saved_tensor_that_was_rotated(case, is_leaf):
     leaf = case.x.requires_grad_()
     given = leaf if is_leaf else leaf * 1
     square = given * given
@@ -280,7 +280,7 @@ def test_packed_qkv(device, way, own_k):
     check_qkv(shape, heads, lambda t: fa.apply_rotary_emb_qkv_(t, *tables, **words), tables, rows)
 
 
-def test_qkv_without_sequences_by_headdim(device):
+def test_qkv_by_headdim_without_packed_sequences(device):
     tables, rows = make_tables(4, 4, device=device), rows_of(2, 4, 0, device)
     words = dict(num_heads_q=2, headdim=8)
     check_qkv((2, 4, 32), [2, 1, 1], lambda t: fa.apply_rotary_emb_qkv_(t, *tables, **words), tables, rows)
@@ -314,14 +314,14 @@ def test_kv(device, interleaved):
 @by_pairing
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("batched", [False, True])
-def test_torch_has_the_bits_of_eager_code(device, interleaved, dtype, batched):
+def test_apply_rotary_emb_torch_has_the_bits_of_eager_code(device, interleaved, dtype, batched):
     x = random(2, 5, 3, 12, dtype=dtype, device=device)
     tables = make_tables(*((2, 5, 4) if batched else (5, 4)), dtype=dtype, device=device)
     expected = rotate(x, of_table(*tables, "pair"), "interleaved" if interleaved else "half")
     assert torch.equal(fa.apply_rotary_emb_torch(x, *tables, interleaved), expected)
 
 
-def test_functions_have_the_order_of_flash_attention(device):
+def test_autograd_functions_take_arguments_in_the_order_of_flash_attention(device):
     tables, tables_k = make_tables(9, 4, device=device), make_tables(9, 4, device=device)
     x, qkv, kv = (random(*shape, device=device) for shape in ((2, 4, 3, 8), (2, 4, 7, 8), (2, 4, 2, 3, 8)))
     rows, rotated = rows_of(2, 4, 3, device), x.clone()
@@ -344,7 +344,7 @@ def test_rotate_half(device, interleaved):
     refused("x", fa.rotate_half, random(2, 5), words="must be even")
 
 
-def test_nothing_is_written_by_a_refused_call():
+def test_a_refused_call_writes_nothing():
     """test_dropins.py tests calls that write several tensors."""
     x = random(2, 4, 3, 10)
     kept = x.clone()
@@ -354,7 +354,7 @@ def test_nothing_is_written_by_a_refused_call():
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU: the host checks positions on the CPU")
-def test_beyond_the_table_is_nan():
+def test_positions_beyond_the_table_give_nan():
     x, tables = random(2, 4, 3, 10, device="cuda"), make_tables(6, 4, device="cuda")
     y = fa.apply_rotary_emb(x, *tables, seqlen_offsets=torch.tensor([0, 3], device="cuda"))
     bad = torch.isnan(y)

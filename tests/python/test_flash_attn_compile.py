@@ -89,7 +89,7 @@ def test_compile_of_shapes_that_change(device):
         assert torch.equal(*leaves) and torch.equal(leaves[0].grad, leaves[1].grad)
 
 
-def test_compile_of_a_model_that_is_frozen(device):
+def test_compile_of_a_leaf_without_autograd(device):
     """The leaf is rotated without autograd as well."""
     cos, sin, x = random(4, 4, device=device), random(4, 4, device=device), random(2, 4, 3, 2, 8, device=device)
     leaf, wanted = x.clone().requires_grad_(), fa.apply_rotary_emb_qkv_(x.clone(), cos, sin)

@@ -197,7 +197,7 @@ def forms(config, loaded, folder):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_models_config_gives_what_transformers_gives(name, tmp_path):
+def test_configs_of_models_match_transformers(name, tmp_path):
     config, ways = FAMILIES[name]
     loaded = transformers_config(config)
     for given in forms(config, loaded, tmp_path):
@@ -210,7 +210,7 @@ def test_a_models_config_gives_what_transformers_gives(name, tmp_path):
             refused("layer_type", given)
 
 
-def test_the_order_of_pairs_is_the_rules_where_a_model_has_another():
+def test_pairs_keep_the_order_of_the_rule_if_a_model_reorders_them():
     config = {"model_type": "ernie4_5_vl_moe_text", "hidden_size": 2560, "num_attention_heads": 20, "num_hidden_layers": 2,
               "rope_theta": 500000.0, "rope_scaling": {"type": "default", "mrope_section": [22, 22, 20]}}  # fmt: skip
     inv_freq, _ = transformers_frequencies(transformers_config(config), None, None)
@@ -265,7 +265,7 @@ NOT_LOADED = ("deepseek_v4", "mimo_v2_flash")
 
 
 @pytest.mark.parametrize("key", ["head_dim", "partial_rotary_factor"])
-def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
+def test_a_missing_key_has_the_default_of_its_class_or_is_refused(key):
     models, wrong = set(), []
     for config_class, whole in class_defaults():
         left = without(whole, key)
@@ -396,7 +396,7 @@ def test_frequencies_of_a_config_and_a_layer_type(config, layer_type, expected):
 
 
 @pytest.mark.parametrize("argument, config, layer_type", REFUSED, ids=lambda v: str(v)[:40])
-def test_a_config_that_contradicts_itself_or_is_not_told_its_layer_type_is_refused(argument, config, layer_type):
+def test_contradicting_configs_and_missing_layer_types_are_refused(argument, config, layer_type):
     refused(argument, config, layer_type=layer_type)
 
 
@@ -456,12 +456,12 @@ def test_a_key_that_switches_the_rotation_off_is_named(key, value):
     {"no_rope_layer_interval": 4}, {"no_rope_layers": [1, 1], "no_rope_layer_interval": 1}, {"layer_rope_theta": [0, 1e4]},
     {"layer_types": ["full_attention", "sliding_attention"]},
 ])  # fmt: skip
-def test_keys_of_models_and_layers_that_rotate_are_taken(keys):
+def test_keys_of_models_and_layers_that_rotate_are_accepted(keys):
     assert frequencies({**ONE, **keys}) == frequencies(ONE)
 
 
 @pytest.mark.parametrize("model, key", [(model, key) for key, (_, models) in ROTATES.items() for model in models])
-def test_a_model_whose_class_does_not_rotate_without_a_key_needs_it(model, key):
+def test_a_model_that_rotates_only_with_a_key_needs_it(model, key):
     rotating = ROTATES[key][1][model][0]
     config = {**ONE, "model_type": model}
     assert frequencies({**config, key: rotating}) == frequencies(ONE)

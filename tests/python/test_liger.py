@@ -56,7 +56,7 @@ def test_rope(device, dtype, table, batch, width):
 
 @pytest.mark.parametrize("shape", [(2, 1, S, D), (2, S, 1, D), (1, 1, S, D)])
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
-def test_tables_that_have_heads(device, shape, unsqueeze_dim):
+def test_tables_with_a_dimension_for_heads(device, shape, unsqueeze_dim):
     """The tables' dimension of 1 for heads is found at unsqueeze_dim or, as in Liger, at dimension 1."""
     tables = make_tables(*shape, device=device)
     q, k = make_heads(3, device=device), make_heads(1, device=device)
@@ -88,7 +88,7 @@ def test_gpt_oss(device, dtype):
     check_qk(lambda *qk: liger.liger_rotary_pos_emb_gpt_oss(*qk, *tables), q, k, lambda t: formula(t, *tables, "pair"))
 
 
-def test_tables_and_expanded_heads_as_they_lie(device):
+def test_strided_tables_and_expanded_heads(device):
     """q and k are slices of a packed QKV projection or expanded heads. Tables have gaps between columns."""
     cos, sin = random(2, S, D, 2, device=device).unbind(-1)
     packed = random(2, S, 7, D, device=device)
@@ -105,7 +105,7 @@ def test_tables_and_expanded_heads_as_they_lie(device):
             assert y.stride() == torch.empty_like(x).stride()
 
 
-def test_float32_with_tables_of_16_bits(device):
+def test_float32_with_16_bit_tables(device):
     """Liger rounds q and k to the dtype of the tables. The formula does not."""
     tables = make_tables(1, S, D, dtype=torch.bfloat16, device=device)
     q, k = make_heads(3, device=device), make_heads(2, device=device)
@@ -176,7 +176,7 @@ def test_llama4_vision(device, shape):
     check_qk(lambda *qk: liger.liger_llama4_vision_rotary_pos_emb(*qk, table), q, k, lambda t: multiply(t, rows))
 
 
-def test_llama4_tables_as_they_lie(device):
+def test_llama4_tables_transposed_or_conjugated(device):
     """A transposed table, and a conjugate, for which torch only sets a flag: the memory is not negated."""
     q, k = random(1, S, 3, D, device=device), random(1, S, 2, D, device=device)
     for table in (make_complex(4, S, device=device).T, make_complex(S, 4, device=device).conj()):
@@ -205,14 +205,14 @@ def test_forward_and_backward(device, shape):
         assert all(map(torch.equal, upstream, kept))
 
 
-def test_backward_of_a_part(device):
+def test_rope_backward_with_rotary_dim(device):
     cos, sin = make_tables(1, S, 3, device=device)
     dq, dk = make_heads(4, device=device), make_heads(2, device=device)
     for dy, dx in zip((dq, dk), liger.rope_backward(dq, dk, cos, sin, rotary_dim=6)):
         assert_rounded(dx, formula(dy.double(), cos, -sin, "pair"))
 
 
-def test_function(device):
+def test_autograd_function(device):
     tables, apply = make_tables(1, S, D, device=device), liger.LigerRopeFunction.apply
     q, k = make_heads(4, device=device), make_heads(1, device=device)
     check_qk(lambda *qk: apply(*qk, *tables, None, 1, D), q, k, lambda t: formula(t, *tables))

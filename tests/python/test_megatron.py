@@ -129,7 +129,7 @@ def test_sbhd(device, dtype, batch, options):
     assert torch.equal(apply(t, torch.cat((freqs, make_freqs(device, 5, batch))), options), right(t))
 
 
-def test_sbhd_is_near_eager_with_its_cosine(device):
+def test_sbhd_is_near_eager_code_with_its_own_cosine(device):
     """With PyTorch's cosine, only the few elements differ whose cosine or sine rounds to another bf16."""
     freqs, t = make_freqs(device, batch=BATCH), make_sbhd(device, torch.bfloat16)
     found, right = apply(t, freqs, {}), formula(t, freqs.cos(), freqs.sin())
@@ -189,7 +189,7 @@ RULES = [  # (rows of freqs, max_seqlen, cp_size, whether there is a row for eac
 
 
 @pytest.mark.parametrize("rows, max_seqlen, cp_size, in_stream", RULES)
-def test_whose_positions_freqs_have(device, rows, max_seqlen, cp_size, in_stream):
+def test_freqs_of_the_stream_or_of_one_sequence(device, rows, max_seqlen, cp_size, in_stream):
     (t, freqs), rank = make_thd(device, torch.bfloat16, cp_size, rows), 1 % cp_size
     words = dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group(cp_size, rank))
     words.update({} if max_seqlen == "not given" else dict(max_seqlen=max_seqlen))
@@ -204,7 +204,7 @@ def test_freqs_of_the_stream_end_with_cu_seqlens(device):
 
 
 @pytest.mark.parametrize("max_seqlen", [None, TOTAL])
-def test_whose_positions_freqs_have_if_compiled(device, max_seqlen):
+def test_compiled_freqs_of_the_stream_or_of_one_sequence(device, max_seqlen):
     """Without max_seqlen, torch.compile breaks the graph where the last element of cu_seqlens is read."""
     (t, freqs), config = make_thd(device, torch.bfloat16, 1, TOTAL), make_config()
     words = dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group(), max_seqlen=max_seqlen)
@@ -214,7 +214,7 @@ def test_whose_positions_freqs_have_if_compiled(device, max_seqlen):
     assert torch.equal(call(t), formula_of_freqs(freqs, find_rows(in_stream=max_seqlen is None))(t))
 
 
-def test_beyond_the_table(device):
+def test_positions_beyond_the_table(device):
     """With max_seqlen, positions beyond the table use its last row. Without it, they give an error, or NaN on a GPU."""
     rows = max(LENGTHS) - 4
     (t, freqs), words = make_thd(device, torch.bfloat16, 1, rows), dict(
@@ -263,7 +263,7 @@ def test_with_cos_sin(device, interleaved, table_dtype):
         check_bits(function, t, lambda t: formula(t, *wide, interleaved))
 
 
-def test_config_says_multi_latent_attention(device):
+def test_multi_latent_attention_of_the_config(device):
     freqs, t = make_freqs(device), make_sbhd(device)
     for mla in (False, True):
         expected = formula_of_freqs(freqs, mla_rotary_interleaved=mla)(t)
@@ -294,7 +294,7 @@ def test_other_dtypes_of_freqs(device, freqs_dtype):
     assert torch.equal(apply(t, freqs, {}), formula_of_freqs(freqs.float())(t))
 
 
-def test_memory_of_freqs_changes_no_bits(device):
+def test_strides_of_freqs_change_no_bits(device):
     freqs, t = make_freqs(device, batch=BATCH), make_sbhd(device)
     assert torch.equal(apply(t, freqs.transpose(0, 3).contiguous().transpose(0, 3), {}), apply(t, freqs, {}))
 
@@ -398,7 +398,7 @@ def test_mla_kv(device, launches, dtype, layout, cp_size, remove):
     assert torch.equal(found, torch.autograd.grad(turned, k_pos_emb, sum_heads(upstream[0][..., NOPE:]))[0])
 
 
-def test_mla_kv_of_a_slice_and_twice(device):
+def test_mla_kv_of_a_view_and_second_derivatives(device):
     """k_pos_emb is a view of a larger tensor. Second derivatives are compared too, with an upstream gradient for only one
     result."""
     tables = make_tables(device, torch.float64)

@@ -35,7 +35,7 @@ def case(device, request):
     return InPlace(device, getattr(tm, request.param))
 
 
-def test_mla_in_place_on_what_autograd_needs(case):
+def test_mla_in_place_on_views_and_saved_tensors(case):
     """A view, for example of a projection's output, is rotated in place. If autograd has saved a tensor for another
     operation's backward, that backward raises an error."""
     view = case.old.flatten(2).clone().unflatten(-1, (HEADS, NOPE + ROTARY))
@@ -166,7 +166,7 @@ def test_a_checkpoint_does_not_rotate_a_leaf_of_its_function_twice(device, use_r
 
 
 @pytest.mark.parametrize("is_leaf", [False, True])
-def test_mla_in_place_if_compiled(device, is_leaf):
+def test_compiled_mla_in_place(device, is_leaf):
     """torch.compile breaks the graph at a leaf. A function that was compiled for other tensors raises an error if it gets a
     leaf."""
     torch._dynamo.reset()

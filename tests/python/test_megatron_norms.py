@@ -183,7 +183,7 @@ def test_one_module_for_both():
     assert handle.norms == dict.fromkeys(NAMES, 1)
 
 
-def test_gradients_land_on_the_parameters():
+def test_gradients_reach_the_parameters():
     """The same Parameters get .grad, and their hooks run. With such hooks, Megatron's DDP makes main_grad."""
     layer, (x, emb, dy) = make(**RMS), make_inputs()
     seen, parameters = [], {name: getattr(layer, name).weight for name in NAMES}
@@ -355,7 +355,7 @@ def test_ddp_that_overlaps_the_gather_of_weights():
 @pytest.mark.parametrize("hook", [
     lambda module, args: args[0] * 2, lambda module, args: (args[0] * 2,), lambda module, args: (args[0], 1),
 ])  # fmt: skip
-def test_pre_hooks_that_change_the_input(hook):
+def test_pre_hooks_that_change_the_input_are_refused(hook):
     layer = make(**RMS)
     layer.k_layernorm.register_forward_pre_hook(hook)
     with tm.patch(fuse_norm=True):
@@ -392,14 +392,14 @@ def test_other_norms_are_refused(options, words):
     call(layer)
 
 
-def test_a_forward_of_its_own():
+def test_a_norm_with_its_own_forward_is_refused():
     layer = make(**RMS)
     layer.q_layernorm.forward = lambda x: x
     with tm.patch(fuse_norm=True):
         refused("q_layernorm", call, layer, words="forward of its own")
 
 
-def test_weights_that_do_not_fit():
+def test_weights_that_do_not_fit_are_refused():
     layer = make(**RMS)
     layer.k_layernorm.weight = torch.nn.Parameter(torch.ones(8))
     with tm.patch(fuse_norm=True):
@@ -457,7 +457,7 @@ def test_methods_of_subclasses():
     (lambda t, rotate: rotate(t.reshape(24, 2, -1, 8)).reshape(t.shape), "no rotation of trope got that tensor"),
     (lambda t, rotate: rotate(t.mul_(2)), "has been written to before the rotation"),
 ])  # fmt: skip
-def test_rotations_of_other_tensors(monkeypatch, change, words):
+def test_rotations_of_other_tensors_are_refused(monkeypatch, change, words):
     layer, (x, emb, _) = make_layer(qk_l2_norm=True), make_inputs(columns=8)
     with tm.patch(fuse_norm=True):
         ours = attention.apply_rotary_pos_emb
@@ -497,7 +497,7 @@ def test_offloading_of_core_attention():
     assert handle.norms == dict.fromkeys(NAMES, 1)
 
 
-def test_norms_that_are_called_otherwise(monkeypatch):
+def test_norms_not_called_by_apply_module_are_refused(monkeypatch):
     layer, apply_module = make(**RMS), attention.apply_module
     with tm.patch(fuse_norm=True):
         monkeypatch.setattr(attention, "apply_module", apply_module)

@@ -165,14 +165,14 @@ def test_unknown_signatures_are_refused(build, name, line):
     assert snapshot(modules) == before and _patch._active is None
 
 
-def test_no_megatron(build):
+def test_patch_without_megatron_raises_import_error(build):
     with pytest.raises(ImportError, match="rope_utils"):
         build.all({ATTENTION: ""})
         tm.patch()
     assert _patch._active is None
 
 
-def test_arguments_by_the_signature_that_is_there(build):
+def test_arguments_follow_the_installed_signature(build):
     """The order of arguments, and the meaning of freqs without max_seqlen, are as in the installed Megatron-Core."""
     t, freqs = make_thd("cpu", torch.bfloat16, 1, TOTAL)
     words = t, make_cu_seqlens("cpu"), freqs
