@@ -131,7 +131,7 @@ static unsigned char *place(const case_map *m, void *memory, int region)
     return (unsigned char *)memory + m->regions[region].at;
 }
 
-/* Each number takes three random bits. The numbers repeat after about a million. This period is a prime number, so that a
+/* Draws each number from three random bits. The numbers repeat after PERIOD numbers. PERIOD is a prime number, so that a
  * test detects reads from a wrong address. */
 static void draw_whole_numbers(int32_t dtype, unsigned char *to, size_t bytes, random_state *random)
 {
@@ -195,7 +195,7 @@ void case_store_index(int32_t dtype, void *to, int64_t i, int64_t value)
         ((int32_t *)to)[i] = (int32_t)value;
 }
 
-/* One sequence in four is empty, if the other sequences have room for its tokens. */
+/* One sequence in four is empty, unless the later sequences cannot contain all remaining tokens. */
 static void draw_boundaries(const call_case *k, void *to, random_state *random)
 {
     const int64_t longest = k->longest ? k->longest : k->rows;
@@ -227,7 +227,7 @@ void case_draw(const call_case *k, const case_map *m, void *memory, uint64_t see
 
 /* ---- the call ---- */
 
-/* Changes the strides of a tensor to the distances of tokens and elements in the case. */
+/* Applies the strides `token_step` and `step` of the case to a tensor. */
 static void spread(const call_case *k, int32_t layout, int64_t stride[TROPE_MAX_DIMS])
 {
     if (!layout) /* the operand does not have this tensor */

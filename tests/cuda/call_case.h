@@ -1,6 +1,5 @@
-/* Calls that are described by rows of a table of test cases. A call_case describes one call. The tensors, tables and
- * indices of the call are regions of one block of memory, with gaps between them. So the same call can be made for a block
- * of host or device memory. */
+/* A call_case describes one call. Tests have tables of them. The tensors, tables and indices of the call are regions of one
+ * block of memory, with gaps between them. So the same call can be made for a block of host memory or of device memory. */
 #ifndef TESTS_CUDA_CALL_CASE_H
 #define TESTS_CUDA_CALL_CASE_H
 
@@ -25,9 +24,9 @@ typedef struct call_case {
     int32_t dtype, layout;
     int64_t batch, tokens;
     case_operand operands[CASE_OPERANDS]; /* an operand with 0 heads ends the list */
-    int32_t step, first;                  /* the distance of neighbouring elements, 0 = 1; elements before a tensor */
-    int32_t token_step;                   /* the distance of neighbouring tokens, 0 = the elements of a token. Tokens may
-                                             overlap in memory. For GRADIENT_ALONE. */
+    int32_t step, first;                  /* the stride of elements, 0 = 1; the number of elements before a tensor */
+    int32_t token_step;                   /* the stride of tokens, 0 = the number of elements of a token. Tokens may
+                                             overlap in memory. Only for GRADIENT_ALONE. */
     int32_t pairing;                      /* 0 = TROPE_PAIRING_HALF */
     int in_place, backward;
     int forward_src;         /* every operand has a forward_src; backward requires it with norms */
@@ -35,26 +34,26 @@ typedef struct call_case {
     int any_numbers;         /* elements are real numbers instead of whole numbers */
     angle_source angles;
     int32_t columns;      /* 0 = TROPE_COLUMNS_PAIR */
-    int64_t rows;         /* the rows of a table; ids are less than this */
-    int32_t row_stride;   /* of a table, 0 = no gaps between rows */
+    int64_t rows;         /* the number of rows of a table; ids are below it */
+    int32_t row_stride;   /* the stride of the rows of a table, 0 = no gaps */
     int per_batch;        /* a table for each batch entry */
     int32_t out_of_range; /* TROPE_RANGE_... */
-    int32_t cu_dtype;     /* of cu_seqlens */
+    int32_t cu_dtype;     /* the dtype of cu_seqlens */
     int64_t sequences;    /* the number of sequences */
-    int64_t longest;      /* the most tokens of a sequence, 0 = `rows` */
-    int32_t gap;          /* the most tokens before the first sequence, and after the last one; 0: the sequences
-                                contain all tokens */
+    int64_t longest;      /* the largest number of tokens of a sequence, 0 = `rows` */
+    int32_t gap;          /* the largest number of tokens before the first sequence, and after the last one;
+                                0: the sequences contain all tokens */
     int32_t padding;      /* TROPE_PADDING_... */
-    int32_t ids_dtype;    /* of position_ids */
-    int32_t starts_dtype; /* of start_positions: TROPE_I32 */
-    size_t weight_bytes;  /* memory for other data that the call reads; only the test itself uses it */
-    size_t rstd_bytes;    /* the same for data that the call writes */
+    int32_t ids_dtype;    /* the dtype of position_ids */
+    int32_t starts_dtype; /* the dtype of start_positions: TROPE_I32 */
+    size_t weight_bytes;  /* the size of REGION_WEIGHTS: input that the test itself adds to the call */
+    size_t rstd_bytes;    /* the size of REGION_RSTD: results that the test itself adds to the call */
 } call_case;
 
 /* Regions of a block. The inputs of a call come first: indices, then tables, then tensors. */
 enum {
     REGION_CU_SEQLENS,
-    REGION_PADDED, /* memory for cu_seqlens_padded; only the test itself uses it */
+    REGION_PADDED, /* for cu_seqlens_padded, if the test itself adds them to the call */
     REGION_IDS,
     REGION_STARTS,
     REGION_WEIGHTS,
@@ -87,11 +86,11 @@ case_region case_take(size_t *end, size_t bytes);
 
 /* Draws the inputs of the call. Other regions and the gaps do not change.
  *
- * Elements are whole numbers from -3 to 3. With a gradient, angles are between 0.1 and 1.4, unless frequencies are
- * multiplied by positions greater than 14. Sines and cosines in fp32 are then multiples of 2^-27. A sum of up to 2^20 terms
- * has less than 53 bits, so it is exact in any order. Tables of sines and cosines contain multiples of 1/4 if there is a
- * gradient, so sums of 2^40 terms are exact. With `any_numbers` elements are real numbers, and sums are not exact. All
- * layouts of a shape get the same elements. */
+ * Elements are whole numbers from -3 to 3. With a gradient, angles are 0 or between 0.1 and 1.5, unless a frequency is
+ * multiplied by a position greater than 14. The sines and cosines in fp32 are then multiples of 2^-27. A sum of up to 2^20
+ * terms has less than 53 bits, so it is exact in any order. Tables of sines and cosines contain multiples of 1/4 if there
+ * is a gradient, so sums of 2^40 terms are exact. With `any_numbers`, elements are real numbers, and sums are not exact.
+ * All layouts of a shape get the same elements. */
 void case_draw(const call_case *k, const case_map *m, void *memory, uint64_t seed);
 
 /* Stores element i of an array of indices. */

@@ -10,8 +10,8 @@
 #include "support/number.h"
 #include "support/tensor.h"
 
-/* A copy by a call has tokens with one head of WIDTH elements. The library has no calls that only copy, so each token also
- * rotates UNSEEN elements of the scratch memory. */
+/* chain_copy_by_call copies tokens with one head of WIDTH elements. The library has no calls that only copy, so each token
+ * also rotates UNSEEN elements of the scratch memory. */
 enum { REPLAYS = 2, ALIGNMENT = 256, WIDTH = ALIGNMENT / sizeof(float), UNSEEN = 16 };
 
 /* ---- memory ---- */
@@ -48,7 +48,7 @@ static chain_place on_device(const chain_memory *m)
 
 /* ---- running a chain on both devices ---- */
 
-/* Waits for the device. Nothing has waited for it since the chain was queued. */
+/* Waits for the device, for the first time since the chain was queued. */
 static void bring_back(chain_memory *m, const chain *c)
 {
     CUDA_MUST(cudaStreamSynchronize(m->stream));

@@ -27,9 +27,9 @@ typedef struct chain {
     const char *name;
     int64_t tokens;
     const void *what;
-    size_t bytes, compared; /* the size of the block; the bytes at its start that must be the same on both devices */
+    size_t bytes, compared; /* the size of the block, and of the part at its start that must be equal on both devices */
     chain_result result;
-    void (*fill)(const void *what, unsigned char *memory); /* memory that it does not fill is NaN */
+    void (*fill)(const void *what, unsigned char *memory); /* the rest of the memory is NaN */
     void (*run)(const void *what, chain_place at);
 } chain;
 
@@ -51,7 +51,7 @@ int chain_holds(chain_memory *m, const chain *c);
  * nothing. */
 int chain_numbers(const chain_memory *m, const chain_result *r);
 
-/* Checks both. It is defined in the header because each source file counts its own checks. */
+/* Checks chain_holds and chain_numbers. It is defined here because each source file counts its own checks. */
 static inline void chain_check(chain_memory *m, const chain *c)
 {
     CHECK_MESSAGE(chain_holds(m, c), "%s, %lld tokens: the device and the CPU differ", c->name, (long long)c->tokens);
@@ -67,8 +67,8 @@ void chain_launch(const chain *c, chain_place at, int times);
 void chain_call(call *c, chain_place at, int backward);
 void chain_copy(chain_place at, size_t to, size_t from, size_t bytes);
 
-/* Copies by a call of the library instead. It copies the last bytes first, because later calls read the first bytes first.
- * The size is rounded up to a multiple of 256 bytes. The call also writes to `scratch`, which has
+/* Like chain_copy, but a call of the library copies. It copies the last bytes first, because later calls read the first
+ * bytes first. The size is rounded up to a multiple of 256 bytes. The call also writes to `scratch`, which has
  * chain_scratch_bytes(bytes) bytes. The contents of `scratch` differ between the devices. */
 void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes, size_t scratch);
 size_t chain_scratch_bytes(size_t bytes);

@@ -23,12 +23,12 @@ long device_option(int argc, char **argv, const char *name, long otherwise);
 typedef struct device_arena {
     cudaStream_t stream;
     int separate;
-    int align; /* 1: operands and weights start at multiples of 16 bytes, wherever they are in the host's buffer */
+    int align; /* 1: operands and weights start at multiples of 16 bytes, even if they do not on the host */
     size_t room;
     unsigned char *device;
     unsigned char *up, *down;              /* pinned host memory */
     char kernel[64];                       /* the kernel's name in the last call */
-    size_t offset[CONFIG_MAX_BUFFERS + 1]; /* of each buffer of the last call, then of the workspace */
+    size_t offset[CONFIG_MAX_BUFFERS + 1]; /* where each buffer of the last call is, then its workspace */
     unsigned char *base[CONFIG_MAX_BUFFERS + 1];
 } device_arena;
 

@@ -1,5 +1,6 @@
-/* Calls without tokens succeed with every kernel, and leave the same memory as the CPU: only gradients of angles change, to
- * 0. Boundaries of sequences that the CPU refuses set their bit of the status word even without tokens. */
+/* Calls without tokens succeed with every kernel, and leave the same memory as the CPU: gradients of angles become 0, and
+ * nothing else changes. Wrong boundaries of sequences, which the CPU refuses, set TROPE_STATUS_CU_SEQLENS even without
+ * tokens. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -41,7 +42,7 @@ static const empty_case cases[] = {
 typedef struct boundaries {
     const char *what;
     int64_t sequences;
-    int32_t first, others, last, longer; /* `longer`: the tokens by which the last sequence exceeds its storage */
+    int32_t first, others, last, longer; /* `longer`: how many tokens of the last sequence do not fit in its storage */
     int32_t is_bad;
 } boundaries;
 
@@ -88,14 +89,14 @@ static void check_memory(problem *p, const char *what, int is_bad)
     int32_t *const status = problem_region(p, REGION_STATUS);
     CHECK_MESSAGE(problem_run_on_host(p) == (is_bad ? TROPE_ERROR_DATA : TROPE_OK),
                   "%s, %s: unexpected status on the CPU: %s", p->k.name, what, trope_last_error());
-    if (is_bad) { /* the CPU did not write these */
+    if (is_bad) { /* the CPU refused the call and did not write the results */
         memcpy(problem_region(p, REGION_SUMS), p->found + p->map.regions[REGION_SUMS].at, sum_bytes);
         *status |= TROPE_STATUS_CU_SEQLENS;
     }
     CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "%s, %s: memory differs from the CPU's", p->k.name, what);
 }
 
-/* `b`: NULL for a call without sequences. `kernel`: NULL if the call may use any kernel. */
+/* `b` is NULL for a call without sequences. `kernel` is NULL if the call may use any kernel. */
 static void check_call(call_case k, const char *kernel, int64_t batch, size_t zeros, const boundaries *b)
 {
     const char *const what = b ? b->what : "no cu_seqlens";

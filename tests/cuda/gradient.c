@@ -4,8 +4,8 @@
  * without an angle. All bytes equal the CPU's. With invalid cu_seqlens, the gradient does not depend on the previous
  * contents of the workspace.
  *
- * Layouts of the same tensors give the same bits, with any strides, whether the kernel uses vectors or elements. The test
- * checks by the kernel's name which of the two a layout uses.
+ * Layouts: the same tensors give the same bits in every layout and with any strides, by the vector kernel or the element
+ * kernel. The test checks by the kernel's name that each layout uses the right one.
  *
  *     cuda_gradient [--elements N]        leaves out packed tensors of more than N elements */
 #include <limits.h>
@@ -117,8 +117,8 @@ static const shape shapes[] = {
 
 typedef enum option { OWN = 1, PACKED = 2, FREQUENCIES = 4, INTERLEAVED = 8, OPTIONS = 16 } option;
 
-/* The order of dimensions, the distance of neighbouring elements, and the number of elements before the tensor. The first
- * three layouts allow vectors. */
+/* The order of dimensions, the stride of elements, and the number of elements before the tensor. The first three layouts
+ * allow vectors. */
 typedef struct layout {
     const char *name;
     int32_t order, step, first;

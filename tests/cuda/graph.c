@@ -1,5 +1,5 @@
-/* A call that is captured in a CUDA graph is one kernel, or several with a gradient of the angles. A replay works like a
- * new call: with new elements, cu_seqlens, ids and start positions at the same addresses, its results equal the CPU's.
+/* A CUDA graph that captures a call has one kernel, or several with a gradient of the angles. A replay works like a new
+ * call: with new elements, cu_seqlens, ids and start positions at the same addresses, its results equal the CPU's.
  *
  *     cuda_graph [--seed S] [--count N]        replays each graph N times */
 #include <string.h>

@@ -75,7 +75,7 @@ def run(folder, *arguments):
 
 
 def readable(symbol):
-    """Returns the name of a kernel as KERNEL<DTYPE,...>, with the words of BUDGET for the template arguments."""
+    """Returns the name of a kernel as KERNEL<DTYPE,...>. The template arguments are named as in BUDGET."""
     name = re.match(r"_Z[L]?(\d+)", symbol)
     if not name:
         return symbol
@@ -145,8 +145,8 @@ def waits_for_data(code):
 
 
 def waits_before_barrier(code):
-    """Returns the first instruction before the first barrier that waits for a parameter loaded with LD, like other memory.
-    The warp that searches for positions would wait there as well, and the other warps would wait for it."""
+    """Returns the first instruction before the first barrier that waits for a parameter that an LD instruction loads from
+    memory. The warp that searches for positions would wait there too, and the other warps would wait for this warp."""
     scoreboards = set()
     for instruction in code:
         if instruction.text.startswith("BAR"):

@@ -8,12 +8,12 @@
 #include "support/number.h"
 
 typedef struct norm_case {
-    const char *kernel; /* the end of the kernel's name */
+    const char *kernel; /* the name of the kernel must end with this */
     call_case k;
     int32_t weight_dtype, per_head, plus_one; /* weight_dtype 0: no weight */
     int32_t rounding, norm_rounding;          /* TROPE_ROUND_..., TROPE_NORM_ROUND_... */
     int32_t rstd_use;                         /* TROPE_RSTD_... */
-    int bare;                                 /* the number of an operand without a norm, from 1 on; 0: all have norms */
+    int bare;                                 /* 1 + the index of the operand without a norm; 0: all have norms */
     int after;                                /* 1: the norm is after the rotation, 0: before it */
     int token;                                /* 1: over all heads of a token, 0: over each head */
 } norm_case;
@@ -164,7 +164,7 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
     }
     made->args.norms = norms;
     made->args.rounding = c->rounding;
-    if (c->k.operands[0].rotary_dim == TROPE_COPY) { /* nothing rotates */
+    if (c->k.operands[0].rotary_dim == TROPE_COPY) { /* the call does not rotate */
         made->args.pairing = 0;
         made->args.inv_freq = NULL;
     }
@@ -233,12 +233,12 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
     return p->found + p->map.regions[REGION_RSTD].at;
 }
 
-/* Checks that the kernels by vectors and by elements add d_weight in the same order. Weights that are not aligned require
- * the kernel by elements. */
+/* Checks that the vector kernel and the element kernel add d_weight in the same order. Weights that are not aligned require
+ * the element kernel. */
 static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head, int token)
 {
     enum { BYTES = 2 * 33 * 128 * sizeof(float) };
-    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* few heads: by elements, the kernel is slow */
+    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* few, because the element kernel is slow */
     const norm_case c = {"",
                          {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{q_heads, 128, 128, 0}, {k_heads, 128, 128, 0}},
                           .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
@@ -272,8 +272,8 @@ static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head,
 
 /* ---- sequences ---- */
 
-/* A norm over heads or tokens, in a call with packed sequences. A call that writes token_sums has no other results. Other
- * calls have dst and, if they are backward calls, d_weight. */
+/* A norm over heads or tokens, in a call with packed sequences. A call that writes token_sums has no other results. All
+ * other calls have dst. If they are backward calls, they also have d_weight. */
 typedef struct packed_norm {
     int32_t dtype, head_dim, token, sums_use, backward;
 } packed_norm;
@@ -363,7 +363,7 @@ int main(void)
         for (int token = 0; token <= per_head; token++) {
             check_order_of_d_weight(1, 1, per_head, token);
             check_order_of_d_weight(37, 3, per_head, token);
-            check_order_of_d_weight(per_head ? 600 : 1500, 1, per_head, token); /* several parts of the sum, longer runs */
+            check_order_of_d_weight(per_head ? 600 : 1500, 1, per_head, token); /* sums of several parts, longer runs */
         }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)

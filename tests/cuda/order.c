@@ -81,13 +81,13 @@ static const family families[] = {
 
 /* ---- the memory of a chain ---- */
 
-/* The inputs of calls are copied to the regions of `map` from two blocks with the same layout, in turn. */
+/* Two blocks contain inputs in the layout of `map`. Each round copies one of them to the regions of `map`, alternately. */
 typedef struct links {
     call_case k;
     case_map map;
     size_t from[2];
-    size_t slots[SLOTS][2];       /* of a rotation, for both operands */
-    size_t rotated, sums[ROUNDS]; /* of a gradient: the rotated dx, and the sums of each round */
+    size_t slots[SLOTS][2];       /* for a chain of rotations: memory for both operands */
+    size_t rotated, sums[ROUNDS]; /* for a chain of gradients: the rotated dx, and the sums of each round */
     size_t compared, scratch, workspace, end;
 } links;
 
@@ -147,7 +147,8 @@ static void fill(const void *what, unsigned char *memory)
         memcpy(memory + l->map.regions[i].at, memory + l->from[0] + l->map.regions[i].at, l->map.regions[i].bytes);
 }
 
-/* Copies all regions before `end`, such as indices and tables: mostly by a call, sometimes by the runtime. */
+/* Copies all regions before `end`, such as indices and tables. A call copies them in three rounds of four, and the runtime
+ * in the fourth. */
 static void bring_inputs(const links *l, chain_place at, int end, int round)
 {
     for (int region = 0; region < end; region++) {
@@ -179,8 +180,8 @@ static call begin_plain_call(const links *l, int64_t tokens)
     return c;
 }
 
-/* Makes a call read the tokens in reverse order. In place, it writes each token where it read it; otherwise it writes them
- * in order. */
+/* Makes a call read the tokens in reverse order. A call in place writes each token where it read the token. Any other call
+ * writes the tokens in order. */
 static void reverse(const links *l, trope_operand *o)
 {
     const int in_place = o->src == o->dst;
@@ -216,7 +217,7 @@ static void rotate(const links *l, chain_place at, int from, int to, int reverse
     chain_call(&c, at, round % 2);
 }
 
-/* Rotates the last tokens of the first operand in place, by inv_freq in all families. */
+/* Rotates the last tokens of the first operand in place. The angles come from inv_freq, even if the family has a table. */
 static void rotate_tail(const links *l, chain_place at, int slot)
 {
     call all = begin_call(l, at), tail = begin_plain_call(l, TAIL);

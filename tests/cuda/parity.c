@@ -1,5 +1,5 @@
 /* The GPU computes the same bits as the CPU. Random calls, forward and backward, are compared in every byte that they could
- * write. No function that takes a call refuses one of them, and together they cover every value of every option.
+ * write. Every function that takes a call accepts all of them. Together they cover every value of every option.
  *
  * f32, f16 and bf16 are equal bit for bit, including poison, padding, infinities and NaNs. In f64 the sines come from the
  * device's own library. There an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
@@ -30,7 +30,7 @@ typedef struct tally {
         long calls;
     } kernels[MAX_KERNELS];
     long f64_elements, f64_beyond, sums, weights, poisoned;
-    long hits[OPTION_COUNT][10]; /* calls with each value of each option */
+    long hits[OPTION_COUNT][10]; /* the number of calls with each value of each option */
     double worst_sum;            /* in ulp */
 } tally;
 
@@ -103,7 +103,7 @@ static void forgive_f64(const results *r, const reference_result *expected, tall
             const reference_element *e = &expected->operands[i][j];
             const double *address = (const double *)dst.base + tensor_offset(&dst, j);
             if (e->kind == REFERENCE_NAN)
-                forgive(r, TROPE_F64, address, 0); /* any NaN */
+                forgive(r, TROPE_F64, address, 0); /* any NaN is right */
             if (e->kind != REFERENCE_NUMBER)
                 continue;
             t->f64_elements++;
@@ -121,7 +121,7 @@ static void forgive_sums(const results *r, const reference_result *expected, tal
     for (int64_t i = 0; i < expected->angle_count; i++) {
         const reference_sum *sum = &expected->angles[i];
         const void *address = sums + (size_t)i * number_size(dtype);
-        if (!sum->exists || !sum->terms) /* exactly 0 on both */
+        if (!sum->exists || !sum->terms) /* must be exactly 0 on both devices */
             continue;
         const double cpu = number_load(dtype, address), gpu = number_load(dtype, on_device(r, address));
         double allowed = two_ulp(dtype, cpu) + 2 * (double)(sum->terms + 8) * 0x1p-53 * sum->magnitude;
@@ -219,7 +219,7 @@ typedef struct kind {
     uint64_t every, rest;
     int is_usual;
     pick picks[12];
-    pick times, sequences; /* indices into the tables `times` and `sequences`, used in turn */
+    pick times, sequences; /* indices into the tables `times` and `sequences`; seeds use them one after another */
 } kind;
 
 static const int32_t times[] = {1, 10, 20, 30, 60, 80, 100, 200, 400, 1000},
@@ -236,8 +236,8 @@ static const pick usual[] = {
 #define FAST_ANGLES   PICK(ANGLES, ANGLES_INV_FREQ, ANGLES_FREQS), PICK(COLUMNS, COLUMNS_PAIR), PICK(TABLE, TABLE_ROWS)
 
 static const kind kinds[] = {
-    /* Numbers of sequences around the most that a search can distinguish in one round and in two rounds. Many sequences are
-     * empty. */
+    /* A search needs one round up to some number of sequences, and two rounds up to another. These calls have numbers of
+     * sequences around both limits. Many sequences are empty. */
     {64, 21, 1, {FAST_DTYPES, PICK(LAYOUT, LAYOUT_THD), PICK(SEQUENCES, SEQUENCES_EXACT, SEQUENCES_GAPS), FAST_ANGLES,
                  PICK(WINDOW, WINDOW_WHOLE), PICK(HEADS, HEADS_ONE, HEADS_MANY, HEADS_MANY), PICK(OPERANDS, 0, 0, 1),
                  PICK(CU_DTYPE, INDEX_I32)}, {0, 1, {0}},
@@ -245,8 +245,8 @@ static const kind kinds[] = {
     /* Whole heads, positions from tokens. Blocks have different shapes for few tokens and for many. */
     {64, 5, 1, {PICK(WINDOW, WINDOW_WHOLE), PICK(SEQUENCES, SEQUENCES_NONE), PICK(OPERANDS, 0, 0, 0, 0, 0, 1, 2, 3)},
      {0, 4, {0, 4, 8, 9}}, {0, 1, {0}}},
-    /* Tokens with one head or a few, whole heads or a window, mostly in place. A warp has a whole token and computes its
-     * coefficients without other warps. */
+    /* Tokens with one or a few heads, which rotate as a whole or in a window, mostly in place. A warp processes a whole
+     * token, and computes its coefficients without other warps. */
     {64, 37, 1, {FAST_DTYPES, DENSE_LAYOUTS, FAST_ANGLES, PICK(WINDOW, WINDOW_MIDDLE, WINDOW_WHOLE),
                  PICK(PLACE, PLACE_IN, PLACE_IN, PLACE_OUT), PICK(HEADS, HEADS_ONE, HEADS_MANY), PICK(OPERANDS, 0, 1),
                  PICK(SEQUENCES, SEQUENCES_NONE)}, {0, 4, {0, 4, 8, 9}}, {0, 1, {0}}},
@@ -262,8 +262,8 @@ static const kind kinds[] = {
                  PICK(HEADS, HEADS_GROUPS, HEADS_MANY, HEADS_MANY, HEADS_MANY, HEADS_MANY, HEADS_MANY),
                  PICK(OPERANDS, 0, 1, 0), PICK(PLACE, PLACE_IN), PICK(CU_DTYPE, INDEX_I32)},
      {0, 4, {0, 0, 1, 5}}, {0, 1, {0}}},
-    /* Operands with whole heads that rotate, like q and k in most training loops, or that are only copied, like v, with and
-     * without packed sequences. One block has heads of all operands. */
+    /* Whole heads rotate, like those of q and k in most training loops, or are only copied, like those of v. Some calls
+     * have packed sequences. One block has heads of all operands. */
     {16, 3, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, PICK(OPERANDS, 1, 2), PICK(WINDOW, WINDOW_WHOLE),
                 PICK(HEADS, HEADS_MANY), PICK(TABLE, TABLE_ROWS), PICK(CU_DTYPE, INDEX_I32)},
      {0, 4, {0, 2, 6, 7}}, {0, 1, {0}}},

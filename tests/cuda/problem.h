@@ -42,8 +42,7 @@ trope_status problem_run_on_host(problem *p);
 /* Calls problem_bring, runs the call on the host and returns whether the blocks are equal. */
 int problem_holds(problem *p, cudaStream_t stream);
 
-/* Returns how many bytes of `found` differ from the uploaded block, in the whole block except the regions that the call
- * writes. */
+/* Returns how many bytes of `found` differ from the uploaded block. It ignores the regions that the call writes. */
 size_t problem_stray_bytes(const problem *p);
 
 /* One call for each kind of kernel. The tests of graphs and streams make them with up to CASE_OPERANDS operands. */

@@ -1,5 +1,5 @@
 /* All functions that take a call refuse it if it is too large for the 32-bit counters of the GPU code, and accept the
- * largest calls below that limit. The addresses point to no memory, because nothing is read or written. */
+ * largest calls below that limit. The addresses are invalid, because nothing is read or written. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -66,10 +66,11 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
     check_all_functions(a, expected, text);
 }
 
-/* The items of a token are counted in 32 bits. So are the heads of a sum, whose dy is expanded: all heads are one in
- * memory. The number of items or heads is 2^31, slightly less than 2^31, or more, such as 2^32, which is 0 in 32 bits. */
+/* Kernels use 32 bits to count the items of a token, or the heads of a sum. The stride of the summed heads is 0, so all of
+ * them have the same address. The number of items or heads is 2^31, slightly less than 2^31, or more, such as 2^32, which
+ * is 0 in 32 bits. */
 static const struct {
-    int32_t groups, heads, head_dim; /* the groups of a sum, or 0 for no sum */
+    int32_t groups, heads, head_dim; /* the number of groups of a sum, or 0 for no sum */
 } rows[] = {{0, 1 << 28, 128},  {0, 1 << 30, 64}, {0, (1 << 28) - (1 << 3), 128},
             {1, INT32_MAX, 16}, {3, 1 << 30, 16}, {4, 1 << 30, 16}};
 
@@ -93,7 +94,8 @@ static void check_token(int32_t groups, int32_t heads, int32_t head_dim)
                   "%d groups of %d heads of %d: not refused", groups, heads, head_dim);
 }
 
-/* Checks the number of heads that d_weight is summed over. All heads of dy, and of x, are one in memory. */
+/* Checks the limit for the number of heads that d_weight is summed over. All heads of dy have the same address, and so do
+ * all heads of x. */
 static void check_norm(int32_t groups, int32_t heads, int32_t scope, trope_status expected)
 {
     call c = make_call(heads, 8, 1);

@@ -34,7 +34,7 @@ static void run(problem *p)
     problem_bring(p, NULL);
 }
 
-/* Checks that exactly `bits` were added to the status word. The bits `others` may be set as well. */
+/* Checks that the call set exactly `bits` in the status word. It may also set the bits `others`. */
 static void check_status(const problem *p, int32_t bits, int32_t others, const char *what)
 {
     int32_t found;
@@ -115,7 +115,7 @@ typedef struct sequence_row {
     int sequences;
     int64_t boundaries[MOST_BOUNDARIES];
     int32_t bits, cp_layout, cp_size, cp_rank;
-    int right_tokens; /* this many tokens at the start give the same result as with the first test case's boundaries */
+    int right_tokens; /* the number of first tokens whose results are the same as with sequence_rows[0] */
     int64_t padded[MOST_BOUNDARIES];
 } sequence_row;
 

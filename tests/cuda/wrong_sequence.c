@@ -2,7 +2,7 @@
  * wrong sequence is, and the tokens of a wrong sequence at either end are NaN. The test also has a valid sequence whose
  * length needs 64 bits, because many ranks share it: no kernel reports an error, and the results equal the CPU's.
  *
- *     cuda_wrong_sequence [--part N]        uses 1/N of the tokens, for devices that are N times smaller */
+ *     cuda_wrong_sequence [--part N]        uses 1/N of the tokens, for a device with 1/N of the multiprocessors */
 #include <math.h>
 #include <string.h>
 
@@ -67,8 +67,8 @@ static void check_poisoned(const problem *p, int64_t token)
                   p->k.name, p->k.gradient, p->k.angles, (long long)p->on_device.args.sequences, numbers, (long long)token);
 }
 
-/* Checks that the status is set for one wrong sequence at any place, also if it contains no token, and that it is not set
- * if all sequences are right. */
+/* Checks that one wrong sequence sets the status, at any place and even if the sequence contains no token. Without a wrong
+ * sequence, the status must be 0. */
 static void check_sequences(problem *p, int64_t count)
 {
     const int64_t tokens = p->k.tokens, places[] = {0, 1, count / 3, count - 2, count - 1};

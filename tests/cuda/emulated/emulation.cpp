@@ -49,7 +49,7 @@ struct thread {
     bool started, ended;
 };
 
-/* The threads of a warp in `mask`, which wait for each other. */
+/* Threads of a warp that wait for each other: those in `mask`. */
 struct gathering {
     uint32_t mask, arrived;
     uint64_t times, coming[WARP], all[WARP];
@@ -58,9 +58,9 @@ struct gathering {
 struct block_state {
     std::vector<thread> threads;
     std::vector<std::deque<gathering>> gatherings; /* by warp */
-    unsigned at_end, ended;                        /* threads that wait for the block, and that have ended */
+    unsigned at_end, ended;                        /* the numbers of threads that wait for the block, and that have ended */
     uint64_t passes;                               /* how often the block passed a barrier */
-    bool holds[2];                                 /* for any thread; barriers use the two values in turn */
+    bool holds[2];                                 /* for any thread; barriers alternate between the two values */
 };
 
 static block_state block;
@@ -68,7 +68,7 @@ static std::vector<std::unique_ptr<char[]>> stacks;
 static jmp_buf scheduler;
 static const void *running_kernel;
 static void **running_arguments;
-static bool moved; /* some thread made progress in this round over all threads */
+static bool moved; /* whether any thread made progress in this round over all threads */
 static uint64_t random_state = 1;
 
 static uint64_t random_bits()
@@ -134,7 +134,7 @@ static gathering &gathering_of(uint32_t mask)
     return of_warp.back();
 }
 
-/* Returns the threads of the warp that have ended. Nothing waits for them. */
+/* Returns the threads of the warp that have ended or do not exist. Other threads do not wait for them. */
 static uint32_t ended_threads()
 {
     const unsigned first = running / WARP * WARP;
