@@ -11,7 +11,7 @@
 #include "support/random.h"
 
 enum { HEADS = 4, HEAD_DIM = 64, ROW = HEADS * HEAD_DIM, PAIRS = HEAD_DIM / 2, FIRST = 3 };
-enum { FEW = 2, MANY = 2048 }; /* tokens: too few for a second thread; enough for eight threads, as the call moves 4 MB */
+enum { FEW = 2, MANY = 2048 }; /* tokens for one thread; tokens for eight threads: the call moves 4 MB */
 
 typedef struct threaded_call {
     call call; /* for both directions; backward adds the gradient */

@@ -8,7 +8,7 @@
 #ifdef SANITIZED /* stack frames are larger */
 enum { SMALL_STACK = 512 << 10 };
 #else
-enum { SMALL_STACK = 80 << 10 }; /* 60 KB for a call, and thread-local storage (the CUDA runtime's: 12 KB) */
+enum { SMALL_STACK = 80 << 10 }; /* 60 KB for a call, and thread-local storage (12 KB for the CUDA runtime) */
 #endif
 enum { CALLERS = 12, ROUNDS = 40 };
 

@@ -22,7 +22,7 @@ static trope_status run(int threads)
     return trope_forward(call_args(&c));
 }
 
-/* Makes every step-th id from `token` on invalid, and checks that the error names `token`. */
+/* Makes the ids of `token`, `token + step`, ... invalid, and checks that the error names `token`. */
 static void check_first_named(int token, int step)
 {
     char words[64];

@@ -1,5 +1,5 @@
-/* The number of threads is OMP_NUM_THREADS or the number of processors of the process. A child process reads it again.
- * Small calls use no workers, and workers sleep between calls. */
+/* The default number of threads is OMP_NUM_THREADS, up to a limit, or else the number of processors of the process. A child
+ * process determines the number again. Small calls use no workers, and workers sleep between calls. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -49,7 +49,7 @@ static int default_of_child(const char *setting, int is_bound)
         if (is_bound)
             use_one_processor();
         const int threads = default_threads();
-        setenv("OMP_NUM_THREADS", "1", 1); /* the library has read it already and must not read it again */
+        setenv("OMP_NUM_THREADS", "1", 1); /* the library has read the variable already and must not read it again */
         _exit(default_threads() == threads ? threads : 255);
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
@@ -66,7 +66,7 @@ static void check_default(const char *setting, int is_bound, int expected)
 static void check_defaults(void)
 {
     const int processors = count_processors();
-    CHECK(default_threads() > 0); /* the parent now has a number, which its children must not reuse */
+    CHECK(default_threads() > 0); /* the parent now knows its number, which its children must not reuse */
     check_default(NULL, 0, processors);
     check_default(NULL, 1, 1);
     check_default("3", 0, 3);
@@ -102,7 +102,7 @@ static void *stay(void *context)
 
 static void check_workers(void)
 {
-    pthread_t first; /* the first thread makes a sanitizer start its own thread: both must exist before the count */
+    pthread_t first; /* makes a sanitizer start its own thread: both must exist before threads are counted */
     CHECK(!pthread_create(&first, NULL, stay, NULL) && !pthread_detach(first));
     threaded_call *few = make_call(FEW), *many = make_call(MANY);
     CHECK(expect(few, trope_forward, trope_backward) && expect(many, trope_forward, trope_backward));

@@ -49,8 +49,8 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 /* What happened in a call: how often each index ran, and which threads ran the ranges. */
 typedef struct record {
-    int meets;           /* threads that must be in the body at the same time before any of them continues */
-    int count;           /* the indices of the call */
+    int meets;           /* how many threads must be in the body at the same time before any of them continues */
+    int count;           /* the number of indices of the call */
     atomic_int runs[64]; /* by index */
     atomic_int ranges, strangers, met, wrong_thread;
     pthread_t caller;
@@ -75,7 +75,7 @@ static void run(const void *context, int64_t begin, int64_t end)
     volatile double third = 3;
     third = 1 / third;
     atomic_fetch_add(&r->ranges, 1);
-    atomic_fetch_add(&r->wrong_thread, third != 0x1.5555555555555p-2); /* rounded upwards, the last digit is 6 */
+    atomic_fetch_add(&r->wrong_thread, third != 0x1.5555555555555p-2); /* rounding upwards would give 6p-2 */
     if (!pthread_equal(pthread_self(), r->caller)) {
         atomic_fetch_add(&r->strangers, 1);
         check_worker(r);
@@ -123,7 +123,7 @@ static void check_failed_creation(void)
     check_thread_count(4, 4);
 }
 
-/* A worker that starts late delays no call: the caller does its work. */
+/* A worker that starts late does not delay a call: the caller does the work of this worker. */
 static void check_late_worker(void)
 {
     atomic_store(&may_start, 0);
@@ -198,7 +198,7 @@ static void check_concurrent_call(void)
     check_thread_count(4, 4); /* the workers are free again */
 }
 
-/* The caller's rounding mode and signal mask are unchanged, although it created workers. */
+/* The caller's rounding mode and signal mask are unchanged, although its calls created workers. */
 static void check_caller(int rounding, const sigset_t *blocked)
 {
     sigset_t now;
@@ -230,7 +230,7 @@ int main(void)
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR2);
     CHECK(!pthread_sigmask(SIG_SETMASK, &blocked, NULL));
-    CHECK(!fesetround(FE_UPWARD)); /* workers would inherit it */
+    CHECK(!fesetround(FE_UPWARD)); /* workers would inherit this mode */
     check_failed_creation();
     check_late_worker();
     check_ranges();
