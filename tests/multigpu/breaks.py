@@ -1,10 +1,10 @@
-"""A deliberate mistake is detected and named in every case in which a rank can make it. Cases in which no rank can make it
-still hold.
+"""A deliberate mistake is detected and named in every case in which a rank can make it. All other cases still have the
+right results.
 
     breaks.py PROGRAM MPIRUN
 
-TROPE_MULTIGPU_BREAK contains the mistake. Each word of TROPE_MULTIGPU_ONLY selects cases to try it on. Without this
-variable, they are all cases in bf16.
+TROPE_MULTIGPU_BREAK names the mistake. Each word of TROPE_MULTIGPU_ONLY selects cases that are tested. Without this
+variable, all cases in bf16 are tested.
 """
 
 import os
@@ -14,14 +14,14 @@ from program import check, finish, run
 MISTAKE = os.environ["TROPE_MULTIGPU_BREAK"]
 ONLY = os.environ.get("TROPE_MULTIGPU_ONLY", "/bf16").split()
 WAY = os.environ.get("TROPE_MULTIGPU_WAY", "threads")
-# With some layouts another mistake gives the same bits. The program then names both.
+# With some layouts, these two mistakes give the same bits. The program then names both.
 TWINS = {"local": {"rank"}, "rank": {"local"}}
 
 
 def named(case):
-    if MISTAKE == "bit":  # no rank's mistake: the program names the place
+    if MISTAKE == "bit":  # not the mistake of a rank: the program names the place
         return not case["causes"] and "1 wrong, first in" in case["cause"] and "unknown: rank" in case["cause"]
-    if MISTAKE == "reduce":  # the program names the kind of ranks that is left out
+    if MISTAKE == "reduce":  # the program names the kind of ranks over which the sum is missing
         kind = ("context" if case["cp"] > 1 else
                 "tensor" if case["tp"] > 1 and not case["variant"].endswith("-token") else "data")
         return case["cause"] == "reduce: d_weight is not added over the %s parallel ranks" % kind

@@ -43,7 +43,7 @@ def check_refusals():
     check_refused("takes no file", "result.json")
     check_refused("--ranks", "--ranks", "0")
     check_refused("RANK", "--launch", "torchrun")
-    if DEVICE == "cpu":  # without a GPU or without CUDA: one line for all ranks
+    if DEVICE == "cpu":  # there is no GPU or no CUDA: all ranks together print one line
         check_refused("--device cuda: ", "--device", "cuda")
         check_refused("--device cuda: ", "--device", "cuda", "--ranks", 3)
 
@@ -60,7 +60,7 @@ def in_environment(variables, *options):
 
 
 def check_environments():
-    """A process that a launcher started with others must not run alone, as the only rank."""
+    """A process that a launcher started with other processes must not run alone, as the only rank."""
     def without(*names):
         return {name: value for name, value in TORCHRUN.items() if name not in names}
 
@@ -87,7 +87,7 @@ def check_environments():
     check(result.status == 0 and "environment of torchrun" in result.out, "a complete environment", result.err)
     result = in_environment(TORCHRUN, "--ranks", "2")
     check(result.status == 2 and "--ranks: has no effect" in result.err, "--ranks under a launcher", result.err)
-    # A shell may keep these variables, and a single Slurm task is a process without others.
+    # A shell may keep some of these variables, and a single Slurm task has no other processes.
     for variables in (without("RANK", "WORLD_SIZE"), without("RANK", "WORLD_SIZE", "MASTER_PORT"), {"LOCAL_RANK": "3"},
                       {"SLURM_NTASKS": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}):
         result = in_environment(variables)
