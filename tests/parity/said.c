@@ -45,7 +45,7 @@ static void check_ids(config *c, int backward)
     trope_args *a = call_args(&other);
     const size_t size = (a->position_dtype == TROPE_I64 ? 8 : 4);
     const int64_t count = a->batch * a->tokens;
-    const int axes = reference_axes(a); /* more axes would add planes to a gradient with axes */
+    const int axes = reference_axes(a); /* with more axes, a gradient with axes would have more planes */
     if (axes == 1)
         return;
     char *ids = malloc((size_t)(axes * count) * size);
