@@ -88,7 +88,7 @@ static int is_usual(const char *name)
 
 int main(int argc, char **argv)
 {
-    const int names = argc > 1 && argv[1][0] != '-'; /* whether a part is named before the options */
+    const int names = argc > 1 && argv[1][0] != '-'; /* 1 if a part is named before the options */
     int status = 0, ran = 0;
     gradcheck_start();
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
