@@ -52,8 +52,8 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
       string(APPEND CMAKE_CUDA_FLAGS " --generate-code=arch=compute_80,code=sm_80"
              " --generate-code=arch=compute_90,code=[${trope_hopper_code}]")
     endif()
-    # PTX for devices before 9.0 lacks the instruction that waits for the previous kernel, and a newer device may run that
-    # PTX. So with such an architecture, no kernel is launched early (early_launch.cuh).
+    # PTX for architectures before 9.0 lacks the instruction that waits for the previous kernel, but a newer device may run
+    # this PTX. If the build contains such an architecture, no kernel is launched early (early_launch.cuh).
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
       if(architecture MATCHES "^([0-9]+)[af]?(-virtual)?$" AND CMAKE_MATCH_1 LESS 90)
         add_compile_definitions(TROPE_EARLY_LAUNCHES=0)
