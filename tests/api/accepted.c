@@ -156,7 +156,7 @@ static void positions(void)
     ACCEPTED(ids(), (in.ids[3] = 8, a->status = &word));
     CHECK(word == TROPE_STATUS_POSITION);
     ACCEPTED(starts(), (void)q);
-    ACCEPTED(starts(), a->status = &in.starts[BATCH]); /* directly after the start positions */
+    ACCEPTED(starts(), a->status = &in.starts[BATCH]); /* the status word directly follows the start positions */
 }
 
 static void sequences(void)

@@ -9,7 +9,7 @@ enum { CALLER_BYTES = 1 << 16 };
 typedef struct caller_results {
     int minor_version; /* the minor version of the header */
     size_t args_size;
-    size_t count; /* the number of bytes: every status, and everything that the calls wrote */
+    size_t count; /* bytes in use: statuses, kernel names, workspace sizes, and bytes that the calls changed */
     unsigned char bytes[CALLER_BYTES];
     int failures;
     char failure[256]; /* the message of the first failure */

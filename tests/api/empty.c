@@ -51,7 +51,7 @@ static void sequences_without_tokens(void)
     trope_args *args = without_tokens(packed());
     memset(in.cu_seqlens, 0, sizeof in.cu_seqlens);
     CHECK_MESSAGE(trope_forward(args) == TROPE_OK, "%s", trope_last_error());
-    in.cu_seqlens[SEQUENCES] = 1; /* a token that the tensor does not have */
+    in.cu_seqlens[SEQUENCES] = 1; /* the last sequence has a token, but the tensors have none */
     CHECK(trope_forward(args) == TROPE_ERROR_DATA);
     in.cu_seqlens[SEQUENCES] = 0;
     args->sequences = 0;

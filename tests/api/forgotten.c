@@ -1,7 +1,7 @@
 /* Changes each field of each struct, in calls of all kinds. A field that was set is forgotten: it becomes 0. A field that
  * was 0 is set. The call must be refused with a message that names an argument, unless the field is in a list below.
- * docs/semantics.md explains the fields that may be forgotten: the library cannot catch this, because 0 makes another valid
- * call. */
+ * docs/semantics.md explains the fields that may be forgotten. The library cannot catch this, because the call with 0 is
+ * valid, too. */
 #include "api/fields.h"
 #include "api/valid_call.h"
 #include "support/check.h"
@@ -168,7 +168,7 @@ static const char *const forgettable[] = {"tokens",
                                           "weight_plus_one",
                                           "d_weight"};
 
-/* If one of these is set, the result is another valid call. (The calls in which workspace is set do not read it.) */
+/* If one of these is set, the result is another valid call. (Calls in which this test sets workspace do not read it.) */
 static const char *const choices[] = {"isa",
                                       "rounding",
                                       "pairing_out",

@@ -1,6 +1,6 @@
 /* The results of the helpers: strides and operands of contiguous layouts, the heads of a packed QKV buffer, and the axis of
  * each pair. refused_helpers.c tests what they refuse. Random calls (gradcheck_random, parity_memory) check that a layout
- * is equivalent to its strides, and a pair_axis to one call for each axis. */
+ * gives the same results as its strides, and that a pair_axis gives the same results as one call for each axis. */
 #include "support/call.h"
 #include "support/check.h"
 #include "support/tensor.h"

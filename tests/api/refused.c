@@ -20,7 +20,8 @@ static void structs(void)
     ROW(dense(), a->operand_size = 0, ARGUMENT, "operand_size", "(0)");
     ROW(dense(), a->operand_size = sizeof(trope_operand *), ARGUMENT, "operand_size", "(8)");
     ROW(dense(), a->operand_size = sizeof *q - 1, ARGUMENT, "operand_size", "sizeof of the struct");
-    ROW(dense(), a->operand_size = 2 * sizeof *q, ARGUMENT, "operand_size", "is not 0"); /* those bytes are operand 1 */
+    /* With this size, the bytes of operand 1 count as unknown bytes of operand 0. They are not 0. */
+    ROW(dense(), a->operand_size = 2 * sizeof *q, ARGUMENT, "operand_size", "is not 0");
     ROW(dense(), a->operand_size = UINT64_MAX, ARGUMENT, "operand_size", "(18446744073709551615)");
     ROW(dense(), a->operand_count = 0, ARGUMENT, "operand_count", "(0) must be 1 to 16");
     ROW(dense(), a->operand_count = TROPE_MAX_OPERANDS + 1, ARGUMENT, "operand_count", "(17)");
@@ -102,7 +103,7 @@ static void layouts(void)
     }
 }
 
-/* One head in memory is several heads of the other tensor. */
+/* Shared heads: one head in memory stands for several heads of the other tensor. */
 static void shared_heads(void)
 {
     ROW(dense(), q->shared_heads = 3, ARGUMENT, "operands[0].shared_heads", "(3)");

@@ -1,5 +1,5 @@
-/* Tests that wrong calls are refused. Each must return the expected status, name the argument, write nothing, and give a
- * message of one line with function, argument, value and rule.
+/* Tests that wrong calls are refused. Each call must return the expected status, name the argument, write nothing, and give
+ * a message of one line with function, argument, value and rule.
  *
  * A row is { a valid call, the change that makes it wrong, status, argument, words of the message }. Each row is tested
  * with every function that takes such args. */
@@ -74,8 +74,8 @@ __attribute__((unused)) static void check_refused(const refusal *r, int function
         change;                                                                                                            \
         check_refused(&(refusal){#valid ", " #change, __VA_ARGS__}, functions);                                            \
     } while (0)
-/* ROW: both directions refuse the call. FORWARD_ROW, BACKWARD_ROW: one direction does. DATA_ROW: data behind a pointer is
- * wrong, which only trope_forward and trope_backward read. */
+/* ROW: both directions refuse the call. FORWARD_ROW, BACKWARD_ROW: this direction refuses it. DATA_ROW: trope_forward and
+ * trope_backward refuse it. Only these functions read the data behind the pointers. */
 #define ROW(valid, change, ...)          ROW_FOR(FORWARD | BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)
 #define FORWARD_ROW(valid, change, ...)  ROW_FOR(FORWARD | NAME, valid, change, __VA_ARGS__)
 #define BACKWARD_ROW(valid, change, ...) ROW_FOR(BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)

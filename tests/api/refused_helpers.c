@@ -139,12 +139,12 @@ static void fill_pair_axis(void)
     CALL_ROW(trope_fill_pair_axis, (to, 4, SECTIONS, negative), ARGUMENT, "sections[1]", "(-1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, SECTIONS, huge), ARGUMENT, "sections", "");
     CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, few), ARGUMENT, "sections", "(4)");
-    CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, late), ARGUMENT, "sections[2]", "(2)"); /* needs pair 5 of 4 */
+    CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, late), ARGUMENT, "sections[2]", "(2)"); /* would need pair 5 */
     CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, fourth), ARGUMENT, "sections[3]", "(1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, few), ARGUMENT, "sections", "(4)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, fourth), ARGUMENT, "sections[3]", "(1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, uneven), ARGUMENT, "sections[1]",
-             "sections[2] (2)"); /* h w h has 2 pairs of h, 1 of w */
+             "sections[2] (2)"); /* h and w alternate, and h comes first */
     CHECK(memcmp(to, before, sizeof to) == 0);
 }
 

@@ -1,7 +1,7 @@
-/* A larger struct, from a newer caller, is accepted if the bytes that this library does not know are 0. A struct is refused
- * if it is smaller, is a struct of 0.1, or has a size that cannot be its own. The only exception is the args of 0.2, which
- * are smaller and accepted. Each struct is copied to the end of an allocation of exactly its size, so that a sanitizer sees
- * any read beyond it. */
+/* A larger struct, from a newer caller, is accepted if the bytes that this library does not know are 0, and refused if one
+ * of them is not 0. Smaller structs and structs of 0.1 are refused. The only exception is the args of 0.2, which are
+ * smaller and accepted. Args and operands are copied into allocations of exactly their size, so that a sanitizer sees any
+ * read beyond them. */
 #include <stddef.h>
 
 #include "api/valid_call.h"

@@ -1,5 +1,5 @@
-/* Small valid calls, which the tests of the API change. Each function makes its call anew and fills all outputs with
- * 0xFF. */
+/* Small valid calls. The tests of the API change them, so each function makes its call from scratch. It also fills all
+ * outputs with 0xFF. */
 #ifndef TESTS_API_VALID_CALL_H
 #define TESTS_API_VALID_CALL_H
 
