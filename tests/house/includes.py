@@ -3,8 +3,8 @@
 
     includes.py SOURCE_DIRECTORY    the directory that contains src/
 
-A file of src/ may include files of its own layer (floor) and of the layers below it. Only CUDA code (in a folder cuda/, or
-a .cu file) may include files of a folder cuda/. CUDA code must not include files of a folder cpu/.
+A file of src/ may include files of its own layer (see FLOORS) and of the layers below it. Only CUDA code (in a folder
+cuda/, or a .cu file) may include files of a folder cuda/. CUDA code must not include files of a folder cpu/.
 """
 import pathlib
 import re
