@@ -143,7 +143,7 @@ typedef struct config_buffer {
 
 #define CONFIG_MAX_BUFFERS 144
 
-/* A test may read the shapes of a config from args. It gets a call to run from config_call. */
+/* A test may read the shapes of a config from args. config_call makes the call to run. */
 typedef struct config {
     uint64_t seed;
     config_choices choices;
@@ -164,11 +164,11 @@ const char *config_value_name(int option, int value);
 /* Random values for all options, with contradictions repaired. */
 config_choices config_choose(uint64_t seed);
 
-/* Resolves contradictions: changes each option that contradicts an earlier option. */
+/* Changes options that contradict other options, and sets options without effect to 0. */
 void config_repair(config_choices *choices);
 
-/* One attempt at random choices in which option has value for each {option, value} of `fixed`. Returns whether the
- * repair left these options unchanged. */
+/* Makes random choices, sets each {option, value} of `fixed`, and repairs contradictions. Returns whether the fixed options
+ * still have their values. */
 int config_try(random_state *random, const uint8_t (*fixed)[2], int count, config_choices *choices);
 
 /* Calls config_try until it succeeds; aborts if it never does. */

@@ -177,7 +177,7 @@ static void forget_rotation(builder *b)
     memset(a->angle_stride, 0, sizeof a->angle_stride);
     for (int i = 0; i < a->operand_count; i++)
         b->operands[i].rotary_dim = TROPE_COPY;
-    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* because it has a norm */
+    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* operand 0 always has a norm */
 }
 
 static void build(builder *b)

@@ -222,7 +222,7 @@ static void make_tensors(builder *b, trope_operand *o)
         fill_operand(b, o, TENSOR_DST, 1);
 }
 
-/* Makes the tensors of the forward call if the operand has shared heads, which src then stores as one head. */
+/* Makes the forward call's tensors for an operand with shared heads. Its src stores these heads as one head. */
 static void make_forward_tensors(builder *b, int i)
 {
     trope_operand *forward = &b->c->operands[0][i];
