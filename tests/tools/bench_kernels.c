@@ -1,9 +1,9 @@
 /* Finds the kernel of each CUDA case of `trope bench`, without a device and without memory. The calls are the bench's
  * calls, but their addresses have no memory.
  *
- * The library must accept each call. With CUDA, each case must run a kernel that the backend lists, and some case must run
- * each listed kernel. A kernel that no call of training chooses need not be compiled, unless no other kernel can do its
- * work (only_way). A build without CUDA checks the same calls as if their memory were host memory.
+ * The library must accept each call. With CUDA, each case must run a kernel that the backend lists, and each listed kernel
+ * must be run by some case: a kernel that no training call uses is not worth compiling. Kernels whose work no other kernel
+ * can do are exceptions (only_way). A build without CUDA checks the same calls as if their memory were host memory.
  *
  *     tools_bench_kernels [--list]    --list prints the kernel of each case */
 #include <string.h>

@@ -50,7 +50,7 @@ def one_operand():
 
 
 def grouped_packed_and_split():
-    """Combines K beside Q, packed sequences with each padding policy, and every rank of every context parallel layout."""
+    """Combines Q and K, packed sequences with each padding policy, and every rank of every context parallel layout."""
     lines = holds("--heads", 6, "--k-heads", 2, "--layout", "bhsd", "--dtype", "bf16")
     check("bhsd" in lines[0] and "heads 6 (k 2)" in lines[0], "the heading", lines[0])
     lines = holds("--cu-seqlens", "0,7,7,30")
@@ -62,7 +62,7 @@ def grouped_packed_and_split():
         for rank in range(2):
             cp = ["--cp-size", 2, "--cp-rank", rank, "--cp-layout", layout]
             lines = holds("--tokens", 12, *cp)
-            # the highest position on this rank, of positions 0 to 23
+            # the highest position on this rank; both ranks together have 0 to 23
             last = {"contiguous": (11, 23), "zigzag": (23, 17), "striped": (22, 23), "flat": (11, 23)}[layout][rank]
             check("rank %d of 2, positions up to %d" % (rank, last) in lines[1], layout, lines[1])
             for padding in ("zero", "copy", "rotate"):
@@ -90,7 +90,7 @@ def overflow():
     check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "four rows report it", result.stdout)
     check("beyond what f16 holds" in result.stdout, "a sentence explains it", result.stdout)
     check("do not compare all" in result.stderr and "1e+06" in result.stderr and "f16" in result.stderr, result.stderr)
-    result = run("check", "--dtype", "f16", "--mscale", 300)  # the check of the inverse multiplies by it twice
+    result = run("check", "--dtype", "f16", "--mscale", 300)  # the check of the inverse multiplies by mscale twice
     check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "one row reports it", result.stdout)
     holds("--dtype", "bf16", "--mscale", 1e6)
     for options in (["f32", "--mscale", 3e38], ["f16", "--mscale", 65504, "--rounding", "native"], ["bf16", "--mscale", -1e38]):

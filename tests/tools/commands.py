@@ -1,4 +1,5 @@
-"""Tests of the commands except check: the pointer to apply, the output and files of info and bench, and exit statuses."""
+"""Tests of all commands except check: the hint to `python -m trope apply`, the output and files of info and bench, and
+exit statuses."""
 
 import json
 import os
@@ -23,7 +24,8 @@ def refused(words, *arguments):
 
 
 def page():
-    """docs/command-line.md has every command, and only options of check that exist (test_apply_files.py: of apply)."""
+    """docs/command-line.md has every command. Each option that it shows for check exists. (test_apply_files.py tests the
+    options of apply.)"""
     root = pathlib.Path(__file__).resolve().parents[2]
     text = (root / "docs" / "command-line.md").read_text()
     listed = run("check", "--help").stdout
@@ -187,8 +189,8 @@ def bench_cuda_cases():
 
 
 def bench_saves():
-    """--save opens its file before the work and keeps the old file until the result is whole. A signal leaves no other
-    file."""
+    """--save makes a temporary file before the work, and keeps the old file until the result is complete. After a signal,
+    no temporary file is left."""
     only = ["--only", "heads-8/", *QUICK]
     with harness.folder() as directory:
         real, link = os.path.join(directory, "real"), os.path.join(directory, "link")

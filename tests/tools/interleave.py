@@ -1,5 +1,5 @@
-"""Tests that bench/interleave.py runs two builds in turn, and lists the cases whose median ratio changed. A program with
-known ratios replaces the bench."""
+"""Tests that bench/interleave.py alternates between two builds, and lists the cases whose median ratio changed. A program
+with known ratios replaces the bench."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ from harness import check, finish
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "bench" / "interleave.py"
 
-# In the n-th run with a folder, each case has the n-th of its ratios in that folder.
+# In the n-th run of a build, each case gets its n-th ratio from the file `ratios` in the build's folder.
 PROGRAM = """#!%s
 import json, os, pathlib, sys
 folder = pathlib.Path(os.environ["LD_LIBRARY_PATH"].split(os.pathsep)[0])
