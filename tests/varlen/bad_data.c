@@ -1,12 +1,12 @@
 /* Wrong values in cu_seqlens, position_ids and start_positions give errors that name the value, and nothing is written (see
- * api/refused.h). Positions out of range are poisoned if there is a status word, or clamped. */
+ * api/refused.h). With a status word, positions out of range are poisoned. With CLAMP, they are clamped. */
 #include <math.h>
 
 #include "api/refused.h"
 #include "varlen/packed_call.h"
 
-/* Wrong sequences. Calls refuse them with and without a status word, which they leave unchanged. trope_positions refuses
- * them too. */
+/* Wrong sequences. Calls refuse them with and without a status word, and leave the status word unchanged. trope_positions
+ * refuses them too. */
 #define BOUNDARIES_ROW(valid, change, ...)                                                                                 \
     do {                                                                                                                   \
         int32_t word = 0;                                                                                                  \
@@ -55,7 +55,7 @@ static void extreme_boundaries(void)
                    "cu_seqlens[1]", "(-9223372036854775808, read as int64)");
 }
 
-/* int32 ids, read as int64: two of them make one id, far outside the table. */
+/* The call reads int32 ids as int64, so two ids become one, which is far outside the table. */
 static void ids_of_wrong_width(void)
 {
     for (int i = 0; i < BATCH * TOKENS; i++)
@@ -113,8 +113,8 @@ static void tokens_in_no_sequence(void)
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens[4]", "(7 of 8, read as int32)");
     BOUNDARIES_ROW(packed(), a->sequences = SEQUENCES - 1, "cu_seqlens[3]", "padding");
     BOUNDARIES_ROW(packed(), memset(in.cu_seqlens, 0, sizeof in.cu_seqlens), "cu_seqlens[4]", "padding");
-    /* First, the offsets of this rank instead of the offsets of the whole stream. Then, the last tokens of the stream are
-     * in no sequence: with FLAT they are all on the last rank. */
+    /* In the first call, cu_seqlens has the offsets of this rank instead of the offsets of the whole stream. In the others,
+     * the last tokens of the stream are in no sequence. With FLAT, all of them are on the last rank. */
     BOUNDARIES_ROW(packed(), use_rank(TROPE_CP_CONTIGUOUS, 2, 0), "cu_seqlens[4]", "(8 of 16, read as int32)");
     BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_FLAT, 2, 1), set_boundaries(in.cu_seqlens, 0, 4, 4, 8, 12)),
                    "cu_seqlens[4]", "(12 of 16, read as int32)");

@@ -49,8 +49,8 @@ static uint64_t *gather(const call *k, int backward)
     return bits;
 }
 
-/* Makes the call for one sequence of `packed`, whose tensors have strides. *start receives the start position, and the new
- * call points to it. */
+/* Makes the call for one sequence of `packed`. All tensors of `packed` must have strides. *start receives the start
+ * position, and the new call points to it. */
 static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
 {
     const trope_args *args = &packed->args;
@@ -163,7 +163,7 @@ static void check_seed(uint64_t seed)
 
 #define MANY 20000
 
-/* Sequences have 0 to 3 tokens. The first and last hundred are empty, and so are whole runs in between. */
+/* Sequences have 0 to 3 tokens. The first hundred, the last hundred and some runs of 50 between them are empty. */
 static void check_many(void)
 {
     random_state random = {7};

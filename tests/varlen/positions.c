@@ -124,7 +124,7 @@ static void check_permutations(random_state *random)
     for (int64_t i = 0; i < sequences; i++) {
         first[i] = cu_seqlens[i];
         length[i] = unit * (random_between(random, 0, 2) ? random_between(random, 1, 30) : 0);
-        if (layout == TROPE_CP_FLAT && i + 1 < sequences) /* only the sum must be divisible */
+        if (layout == TROPE_CP_FLAT && i + 1 < sequences) /* only the total must be divisible by ranks */
             length[i] += random_between(random, 0, 5);
         if (i + 1 == sequences)
             length[i] += (ranks - (first[i] + length[i]) % ranks) % ranks;
