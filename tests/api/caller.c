@@ -135,7 +135,7 @@ static void positions(caller_results *results)
 }
 
 /* Q and K inside a packed QKV buffer, with ids of three axes. */
-static void inside(caller_results *results)
+static void inside_packed_qkv(caller_results *results)
 {
     const int32_t sections[] = {2, 3, 3, 0};
     const trope_qkv qkv = {.struct_size = sizeof qkv,
@@ -192,6 +192,6 @@ void CALLER(caller_results *results)
     dense(results);
     packed(results);
     positions(results);
-    inside(results);
+    inside_packed_qkv(results);
     gradients(results);
 }

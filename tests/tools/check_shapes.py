@@ -74,7 +74,7 @@ def grouped_packed_and_split():
                       "--packed-positions", "--pairing-out", "interleaved")
 
 
-def columns():
+def heading_explains_columns():
     """The heading explains the columns."""
     lines = holds()
     text = " ".join(lines)
@@ -83,7 +83,7 @@ def columns():
     check(lines[-2].split() == ["#", "check", "dtype", "error", "bound", "verdict"], "the columns have these names", lines)
 
 
-def overflow():
+def overflow_is_reported():
     """A result that overflows its dtype is not an error of the library. It is reported and not compared."""
     result = run("check", "--dtype", "f16", "--mscale", 1e6)
     check(result.returncode == 2, "overflow has status 2, not 1", result.returncode)
@@ -164,8 +164,8 @@ def refusals():
 
 one_operand()
 grouped_packed_and_split()
-columns()
-overflow()
+heading_explains_columns()
+overflow_is_reported()
 progress()
 refusals()
 harness.finish()

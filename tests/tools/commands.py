@@ -23,7 +23,7 @@ def refused(words, *arguments):
         check(word in result.stderr, arguments, "must print the word", word, "but prints", result.stderr)
 
 
-def page():
+def page_agrees_with_help():
     """docs/command-line.md has every command. Each option that it shows for check exists. (test_apply_files.py tests the
     options of apply.)"""
     root = pathlib.Path(__file__).resolve().parents[2]
@@ -188,7 +188,7 @@ def bench_cuda_cases():
     moved("norm-qkv-32-8-split-bwd-s8192-tokens/bf16", (2 * 48 + 40) * 128 * 2)
 
 
-def bench_saves():
+def bench_saves_whole_results():
     """--save makes a temporary file before the work, and keeps the old file until the result is complete. After a signal,
     no temporary file is left."""
     only = ["--only", "heads-8/", *QUICK]
@@ -225,10 +225,10 @@ def bench_saves():
 
 
 help_and_usage()
-page()
+page_agrees_with_help()
 info()
 bench()
 bench_options()
 bench_cuda_cases()
-bench_saves()
+bench_saves_whole_results()
 harness.finish()
