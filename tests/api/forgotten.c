@@ -44,7 +44,7 @@ static call *shared(void)
     return c;
 }
 
-/* Backward only. */
+/* A call for backward only. */
 static call *sums(void)
 {
     call *c = strided();

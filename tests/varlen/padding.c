@@ -1,6 +1,6 @@
-/* Padding under each policy: between a sequence's end and its padded end, after the last sequence and before the first. The
- * expected values are written by hand. Also tests sequences of one token, and that a call writes every token of the
- * destination and nothing around it. */
+/* Tests padding under each policy: between a sequence's end and its padded end, after the last sequence and before the
+ * first. The expected values are written by hand. Also tests sequences of one token, and that a call writes every token of
+ * the destination and nothing around it. */
 #include "varlen/packed_call.h"
 
 #define TOKENS 12
