@@ -18,7 +18,8 @@ safetensors = pytest.importorskip("safetensors", reason="safetensors is missing:
 from trope._apply.command import main  # noqa: E402
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8", "C64": "<c8", "U8": "u1"}
-# Error bounds: the final rounding relative to the result, and the arithmetic in fp32 or double relative to the pair.
+# Error bounds. HALF_STEP bounds the final rounding, relative to the result. ARITHMETIC bounds the error of fp32 or double,
+# relative to the pair.
 HALF_STEP = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 ARITHMETIC = {"F64": 1e-13, "F32": 6e-7, "F16": 6e-7, "BF16": 6e-7}
 HALF = ["--pairing", "half"]
@@ -106,8 +107,8 @@ def run(*arguments):
 
 
 def apply(folder, tensors, *options, config=None, source=None):
-    """Runs the command in a folder, on a file of these tensors or of the bytes `source`. Reads the output and deletes it.
-    The command must leave no other file."""
+    """Runs the command in a folder. The input file holds these tensors or, if given, the bytes `source`. Reads the output
+    and deletes it. The command must leave no other file."""
     path, target = folder / "in.safetensors", folder / "out.safetensors"
     path.write_bytes(encode(tensors) if source is None else source)
     if config is not None:
@@ -132,8 +133,8 @@ def refused(folder, tensors, words, *options, **more):
 
 
 def assert_close(found, exact, size, loose=False):
-    """Checks that a tensor is `exact` rounded once or, if `loose`, within 5 half steps of `size`. size: |x1| + |x2| of each
-    element's pair, and 0 for copied elements."""
+    """Checks that a tensor equals `exact`, rounded once. If `loose`, the error may be 5 half steps, relative to `size`.
+    size: |x1| + |x2| of each element's pair, and 0 for copied elements."""
     bound = 5 * HALF_STEP[found.dtype] * size if loose else HALF_STEP[found.dtype] * np.abs(exact)
     bound = bound + ARITHMETIC[found.dtype] * size
     wrong = ~((np.abs(found.values - exact) <= bound) | (np.isnan(found.values) & np.isnan(exact)))
@@ -176,8 +177,8 @@ def expect(folder, layout, tensors, angles, *options, coefficients=None, padding
 
 
 def rotate(x, angles, coefficients, how):
-    """Returns x rotated by the reference, and |x1| + |x2| of each element's pair times the largest coefficient, for error
-    bounds."""
+    """Returns x rotated by the reference, and a size for error bounds: |x1| + |x2| of each element's pair, times the
+    largest coefficient."""
     how = {"pairing": "half", **how}
     coefficients = reference.of_angles(np.broadcast_to(angles, x.shape[:-2] + angles.shape[-1:])) if coefficients is None else (
         tuple(np.broadcast_to(c, x.shape[:-2] + c.shape[-1:]) for c in coefficients)

@@ -44,16 +44,16 @@ def rearranged(x, how):
 
 
 def upstreams(results):
-    """Three upstream gradients for each result: random and contiguous; the same values transposed in memory, as attention
-    in another layout returns them; and a scalar 1 expanded, as sum() gives it."""
+    """Three upstream gradients for each result. The first is random and contiguous. The second has the same values
+    transposed in memory, as attention in another layout returns them. The third is an expanded scalar 1, as from sum()."""
     random_ones = [torch.randn(y.shape, device=y.device).to(y.dtype) for y in results]
     of_a_sum = [torch.ones((), dtype=y.dtype, device=y.device).expand(y.shape) for y in results]
     return random_ones, [rearranged(dy, "first") for dy in random_ones], of_a_sum
 
 
 def check_results(results, inputs, expected, exact_inputs, bits=False, slack=2.0**-20):
-    """Checks results, and the inputs' gradients for several upstream gradients, against the expected ones: rounded once or,
-    with `bits`, bit by bit. The upstream gradients must stay unchanged."""
+    """Compares results, and the inputs' gradients for several upstream gradients, with the expected values. They must be
+    these values rounded once or, with `bits`, have the same bits. The upstream gradients must stay unchanged."""
     results, inputs, expected, exact_inputs = map(as_list, (results, inputs, expected, exact_inputs))
     assert len(results) == len(expected)
 
@@ -78,9 +78,9 @@ def check_results(results, inputs, expected, exact_inputs, bits=False, slack=2.0
 def check(function, inputs, formula, bits=False, slack=2.0**-20, in_place=False):
     """Checks values and gradients of function(*inputs) against the formula, and that the inputs stay unchanged.
 
-    The formula gets the inputs in float64, and the results must be its results rounded once. With `bits`, the formula gets
-    the inputs in their own dtype, and the results must have the same bits. A function that works in place gets copies,
-    which it must return. Returns the results.
+    The formula gets the inputs in float64. The function's results must be the formula's results, rounded once. With `bits`,
+    the formula gets the inputs in their own dtype, and the results must have the same bits. A function that works in place
+    gets copies, which it must return. Returns the results.
     """
     leaves = [x.detach().requires_grad_() for x in as_list(inputs)]
     kept = [x.detach().clone() for x in leaves]

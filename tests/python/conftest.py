@@ -1,5 +1,5 @@
 """Lets `.venv/bin/pytest tests/python` find this checkout's package and the library in build/. PYTHONPATH, an installed
-trope and TROPE_LIBRARY take precedence. ctest sets both variables (tests/support/python.cmake)."""
+trope and TROPE_LIBRARY take precedence. ctest sets PYTHONPATH and TROPE_LIBRARY (tests/support/python.cmake)."""
 
 import importlib.util
 import os

@@ -21,7 +21,7 @@ MODULES = dict(
 S, B, H, D, R = 6, 2, 3, 8, 4  # tokens, batch, heads, head_dim, rotary_dim
 INT = torch.int32
 
-# Names that an error message must not contain: those of the C library (FOREIGN), and parameters of trope.torch.rotate that
+# Names that an error message must not contain: names of the C library (FOREIGN), and parameters of trope.torch.rotate that
 # the called function does not have (OF_ROTATE).
 FOREIGN = re.compile(
     r"operands?\[|operand_count|trope_|angle_|_stride\b|_layout\b|\bphase_step|\bTROPE_(?!ERROR)|\bNULL\b|\bids_|\bsrc\b|\bdst\b"
@@ -215,7 +215,7 @@ def qk(names="qk", **more):
     return {names[0]: randn(B, H, S, D), names[1]: randn(B, 1, S, D), "cos": randn(B, S, R), "sin": randn(B, S, R), **more}
 
 
-HEADS = [*FLOATS[:-1], lambda t: t[..., None], lambda t: t[..., :2], lambda t: t[:, :, :-1]]  # the last: fewer tokens
+HEADS = [*FLOATS[:-1], lambda t: t[..., None], lambda t: t[..., :2], lambda t: t[:, :, :-1]]  # the last has fewer tokens
 Q = [*FLOATS[:-2], lambda t: t[0], lambda t: t[..., None]]
 ROPE = dict(cos=LIGER, sin=[*FLOATS[:-2], odd, learned, wrong_dtype], position_ids=IDS, unsqueeze_dim=DIMS,
             rotary_dim=[*NO_INTEGER, 0, -2, 3, D + 2])  # fmt: skip
@@ -414,7 +414,7 @@ row("transformers.patch", None)
 
 
 def find_function(name):
-    """The function of a row. A method is bound to an instance that is made with its class's valid arguments."""
+    """Returns the function with this name in the table. A method is bound to an instance, made with valid arguments."""
     module, _, name = name.partition(" ")[0].partition(".")
     name, _, method = name.partition(".")
     thing = getattr(MODULES[module], name)
@@ -431,7 +431,8 @@ def find_parameters(function):
 
 
 def caller(function):
-    """Returns f(given), which calls the function with these arguments. autograd.Function.apply takes no keywords."""
+    """Returns f, where f(given) calls the function with the arguments in the dict `given`. autograd.Function.apply takes no
+    keywords."""
     if inspect.isclass(function) and hasattr(function, "apply") and not issubclass(function, torch.nn.Module):
         names, apply = find_parameters(function), function.apply
         return lambda given: apply(*[given[name] for name in names if name in given])

@@ -54,8 +54,7 @@ class Attention(torch.nn.Module):
 
 
 def make_layer(mla=False, norm=None, **options):
-    """A self-attention layer. norm: the class of q_layernorm and k_layernorm, if it is not the one that Megatron
-    chooses."""
+    """A self-attention layer. norm: the class of q_layernorm and k_layernorm. By default, Megatron chooses it."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer.spec_utils import build_module
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -91,7 +90,7 @@ class Same(torch.autograd.Function):
 
 
 class Model(torch.nn.Module):
-    """A model with only what Megatron needs: a config and named parameters."""
+    """A model that has only the parts that Megatron needs: a config and named parameters."""
 
     def __init__(self, layer):
         super().__init__()

@@ -32,7 +32,7 @@ def run_all(file, tmp_path, device, parts):
 
 @contextlib.contextmanager
 def process_group():
-    """Called in such a process: yields (rank, device) while the default process group exists."""
+    """A context for the processes of run_all: yields (rank, device) while the default process group exists."""
     rank, store, device = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     if device == "cuda":
         torch.cuda.set_device(rank)

@@ -2,9 +2,10 @@
 
 It shares no code with the library: positions, frequencies and the rotation follow the documentation. NumPy arrays are
 rotated in double precision. Torch tensors are rotated in the dtypes of the tensor and its coefficients, operation by
-operation, as in eager PyTorch code. So half precision has the bits of eager code, and autograd gives the gradients.
+operation, as in eager PyTorch code. So half-precision results have the bits of eager code, and autograd gives the
+gradients.
 
-A tensor here is [tokens..., heads, head_dim], whatever its layout is elsewhere. `from_layout` and `to_layout` convert.
+Every tensor here is [tokens..., heads, head_dim]. `from_layout` and `to_layout` convert from and to other layouts.
 Coefficients and positions are given for each token and broadcast: all heads of a token share them.
 """
 
@@ -72,8 +73,8 @@ def concatenate(arrays):
 def rotate(x, coefficients, pairing, pairing_out=None, parts=1, offset=0, mscale=1.0, inverse=False, backward=False):
     """Rotates x [tokens..., heads, head_dim] or, with `backward`, applies the transpose to dy.
 
-    coefficients: (cos1, sin1, cos2, sin2), each [tokens..., pairs]. The window begins at `offset` and holds these pairs.
-    cos1 and sin1 give the first element of a rotated pair, cos2 and sin2 the second.
+    coefficients: (cos1, sin1, cos2, sin2), each [tokens..., pairs]. The window begins at `offset` and has as many pairs as
+    the coefficients. cos1 and sin1 give the first element of a rotated pair, cos2 and sin2 give the second.
     """
     if isinstance(x, np.ndarray):
         x = x.astype(np.float64)
@@ -120,7 +121,7 @@ def magnitude(x, width, pairing, pairing_out=None, parts=1, offset=0, mscale=1.0
 
 
 def pad(y, x, is_padding, padding):
-    """y (x rotated), with padding tokens replaced according to `padding`."""
+    """Returns y, which is x rotated, with padding tokens replaced according to `padding`."""
     if padding == "rotate":
         return y
     return np.where(is_padding[..., None, None], x if padding == "copy" else 0.0, y)
@@ -147,7 +148,7 @@ def packed_positions(tokens, cu, padded=None, starts=None, stream=False, cp=("no
     """The positions of a rank's tokens in packed sequences, and a mask of the tokens that are padding."""
     (layout, size, rank), storage = cp, padded or cu
     local = [n - rank * tokens if layout == "flat" else n // size for n in storage]
-    # Tokens behind the last sequence are padding. Their positions count from 0.
+    # Tokens after the last sequence are padding. Their positions count from 0.
     positions, is_padding = np.arange(tokens) - local[-1], np.ones(tokens, bool)
     for i, (begin, end) in enumerate(zip(local, local[1:])):
         index = positions_on_rank(end - begin, layout, size, rank)
@@ -160,8 +161,8 @@ def packed_positions(tokens, cu, padded=None, starts=None, stream=False, cp=("no
 
 
 def axes_of_pairs(order, sections):
-    """The axis of each pair: one section after the other, or alternating axes, where axis 0 replaces an axis whose section
-    is used up."""
+    """The axis of each pair. With order "sections", sections follow each other. Otherwise axes alternate, and axis 0
+    replaces each axis whose section is used up."""
     if order == "sections":
         return [axis for axis, count in enumerate(sections) for _ in range(count)]
     axes = [i % len(sections) for i in range(sum(sections))]
@@ -211,7 +212,7 @@ def llama3(dim, base, factor, low, high, context):
 
 
 def yarn(dim, base, factor, context, fast=32.0, slow=1.0, truncate=True):
-    """Returns (frequencies, mscale) by arXiv:2309.00071, section 3.2, with the ramp between pairs from the authors'
+    """Returns (frequencies, mscale) as in arXiv:2309.00071, section 3.2. The ramp over the pairs is as in the authors'
     code."""
     low, high = (dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow))
     if truncate:

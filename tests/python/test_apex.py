@@ -1,6 +1,6 @@
-"""trope.apex compared with apex's formulas: bit by bit for half-precision tensors with given cos and sin, since eager
-PyTorch rounds as apex does, and otherwise in float64. Tables are random, so that their halves differ. test_dropins.py tests
-what all drop-in modules have in common."""
+"""Compares trope.apex with apex's formulas. For half-precision tensors with given cos and sin, all bits must be equal,
+because eager PyTorch rounds as apex does. Other results are compared in float64. Tables are random, so that their halves
+differ. test_dropins.py tests what all drop-in modules have in common."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from trope import apex  # noqa: E402
 
 HALVES = [torch.bfloat16, torch.float16]
 DTYPES = [torch.float32, torch.float64] + HALVES
-# Slack for half precision: cos, two products and their sum are rounded, and reach about 4.
+# Slack for half precision: cos, two products and their sum are each rounded. They can be as large as about 4.
 NATIVE = {torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
 S, B, H, D, ROTARY = 20, 3, 2, 24, 16
 LENGTHS = [7, 0, 12, 1]
@@ -86,13 +86,13 @@ def test_freqs(device, dtype, transpose):
         False,
         is_transposed if transpose else torch.Tensor.is_contiguous,
     )
-    if dtype in HALVES:  # PyTorch rounds few cosines differently
+    if dtype in HALVES:  # PyTorch rounds only a few cosines differently
         assert share_equal(apex.forward(x, freqs, transpose), formula(freqs.cos(), freqs.sin())(x)) > 0.995
 
 
 def test_f32_is_a_fused_multiply_add(device):
-    """nvcc compiles apex's line to a fused multiply-add. `fused` below emulates it in double. The second rounding of that
-    rarely changes the f32 result."""
+    """nvcc compiles apex's line to a fused multiply-add. `fused` below emulates it in double, and then rounds to f32. This
+    second rounding rarely changes the result."""
     x, (cos, sin) = make(S, B, 16, ROTARY, device=device), [make_freqs(device) for _ in "cs"]
     y = apex.forward_cached(x, cos, sin, False)
     partner = torch.cat((-x[..., 8:], x[..., :8]), -1)

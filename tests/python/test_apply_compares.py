@@ -23,8 +23,8 @@ def nudged(dtype, value, steps):
 
 
 def compare(folder, values, changes, *options, dtype="F32"):
-    """Compares, with --expect, a v of these values with a file whose v has `changes` ({index: value}). Both files also hold
-    q."""
+    """Compares two files with --expect. The v of the first has these values, and the v of the second differs by `changes`,
+    which is {index: value}. Both files have the same q."""
     v = tensor(dtype, np.reshape(values, SHAPE))
     other = v.values.astype(float).copy()
     for index, value in changes.items():
@@ -115,7 +115,7 @@ def test_output_and_comparison_in_one_run(tmp_path):
 
 
 def test_other_tensors_must_be_the_same(tmp_path):
-    """The expected file may hold other tensors of the call. They must equal the input's."""
+    """The expected file may also hold tensors that are not rotated. They must equal the input's."""
     source, other = tmp_path / "in", tmp_path / "other"
     x, mask = random("F32", *SHAPE), random("F32", 5)
     rows = np.outer(np.arange(3), np.arange(1, 5)) / 8  # position 0 has angles of 0

@@ -114,7 +114,7 @@ def test_files_that_are_not_a_config_are_refused(tmp_path):
 
 
 def test_the_model_type_sets_the_order_of_axes(tmp_path):
-    """mrope_section has an effect if position_ids have several axes, and none if there are no position_ids."""
+    """mrope_section has an effect if position_ids have several axes. It has no effect without position_ids."""
     ids, q = indices("I64", 3, 1, TOKENS), random("F64", 1, TOKENS, 2, 32)
     tensors, frequencies = {"q": q, "position_ids": ids}, reference.default(32, 500000.0)
     four = {"q": q, "position_ids": tensor("I64", np.concatenate([np.arange(TOKENS)[None, None], ids.values]))}
@@ -177,4 +177,4 @@ def test_a_config_of_transformers_rotates_as_its_model_does(tmp_path, monkeypatc
         result = apply(tmp_path, tensors, "--layout", layout, *options, config=config.to_dict())
         assert result.status == 0, result.err
         assert np.abs(result.tensors["q"].values - y).max() <= models.TOLERANCE * np.abs(y).max()
-        assert np.abs(x - y).max() > 0.1 * np.abs(y).max()  # the model does rotate
+        assert np.abs(x - y).max() > 0.1 * np.abs(y).max()  # the model has rotated x

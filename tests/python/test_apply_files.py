@@ -207,7 +207,7 @@ def killed(folder, number, is_named=False, **options):
     files, end = "/proc/%d/fd" % process.pid, time.monotonic() + 60
 
     def is_open():
-        """Whether the program has opened a file in the folder other than its input and the old output."""
+        """Whether the program has opened a third file in the folder, besides its input and the old output."""
         try:
             paths = [os.readlink("%s/%s" % (files, file)) for file in os.listdir(files)]
         except OSError:  # a file was closed in the meantime, or the program has ended

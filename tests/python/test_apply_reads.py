@@ -1,5 +1,5 @@
 """trope apply does not guess. It infers the layout and the form of tables from the data, and prints what it has inferred.
-If two readings fit, it refuses the call and names the option that chooses."""
+If two readings fit, it refuses the call and names the option that chooses between them."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_common_names_and_the_name_option(tmp_path):
 
 
 def test_which_part_of_a_head_rotates(tmp_path):
-    """DeepSeek V4 rotates the last elements of a head, with half pairing. GPT-NeoX rotates the first."""
+    """DeepSeek V4 rotates the last elements of a head, with half pairing. GPT-NeoX rotates the first elements."""
     angles = by_index(5, 16)
     x = {"x": random("F32", 2, 5, 2, 40), **cos_sin(angles)}
     refused(tmp_path, x, ["'x'", "--rotary-offset 0", "--rotary-offset -16"], "--layout", "bshd", *HALF)

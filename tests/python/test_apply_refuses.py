@@ -296,8 +296,8 @@ def test_truncated_files_and_files_of_other_formats_are_refused(tmp_path):
 
 
 def test_random_damage_gives_a_refusal_or_a_readable_result(tmp_path):
-    """A few bytes of a good header or of the indices are changed. A result that is not refused can be read and rotated
-    back."""
+    """A few bytes of a valid header or of the indices are changed. If the file is still accepted, the result can be read
+    and rotated back."""
     ids = tensor("I32", [[0, 1, 2, 3]] * 2)
     good = encode(beside(v=random("F32", 4, 2, 1, 8), freqs=tensor("F32", ROWS), position_ids=ids))
     header, letters = 8 + struct.unpack("<Q", good[:8])[0], b'{}[]",:0123456789.-eE \\\xff\0dqk'

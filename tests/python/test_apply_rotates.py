@@ -182,7 +182,7 @@ def test_position_ids_and_start_positions(tmp_path, dtype):
 
 
 def packed(folder, tokens, *options, padding="zero", cp=("none", 1, 0), stream=False, cu, **others):
-    """Runs `expect` on packed sequences with a v. others: padded and starts, as in reference.packed_positions."""
+    """Runs `expect` on q and v of packed sequences. others: the options padded and starts of reference.packed_positions."""
     dtype = rng.choice(["I32", "I64"])
     tensors = {"q": random("F32", tokens, 2, 8), "v": random("F32", tokens, 1, 4), "cu_seqlens": tensor(dtype, cu)}
     for key, name in (("padded", "cu_seqlens_padded"), ("starts", "start_positions")):

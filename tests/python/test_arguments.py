@@ -148,7 +148,7 @@ SEQUENCES = {
 
 
 def of_library(value, library):
-    """Converts NumPy arrays to arrays of this library. An array that PyTorch cannot represent stays a NumPy array, and is
+    """Converts NumPy arrays to arrays of `library`. An array that PyTorch cannot represent stays a NumPy array, and is
     refused."""
     if library == "torch" and isinstance(value, np.ndarray) and value.dtype != object and min(value.strides, default=0) >= 0:
         return torch.from_numpy(value.copy()) if value.flags.c_contiguous else torch.from_numpy(value)

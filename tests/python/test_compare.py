@@ -1,5 +1,5 @@
-"""bench/compare.py on the CPU: each way (an implementation that is compared) is right on small shapes, and wrong ways are
-caught. Nothing is timed here. A stand-in for the GPU makes all calls that would be timed."""
+"""Tests bench/compare.py on the CPU. Each way (an implementation that is compared) is right on small shapes, and wrong ways
+are caught. Nothing is timed here. A stand-in for the GPU makes all calls that would be timed."""
 
 import importlib.util
 import json
@@ -54,7 +54,7 @@ def ways_like(pattern):
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """The JSON file of a run of all ways of this library and of eager PyTorch on the command line."""
+    """The JSON file that the command line writes for all ways of this library and of eager PyTorch."""
     path = tmp_path_factory.mktemp("compare") / "result.json"
     arguments = ["--device", "cpu", "--only", "/trope", "--only", "/torch eager", "--json", str(path)]
     assert compare.main(arguments) == 0
@@ -156,7 +156,7 @@ NORMED = ["norm-qwen3-32b-tp8", "norm-gemma-3-4b", "norm-olmo-2-7b"]
 @pytest.mark.parametrize("name", NORMED)
 @pytest.mark.parametrize("which", range(4))
 def test_a_wrong_gradient_of_a_norm_is_caught(which, name):
-    """which: the gradient of q, k, q's weight or k's weight that is made wrong."""
+    """which: whether the gradient of q, k, q's weight or k's weight is made wrong."""
 
     def backward(p, *tensors):
         results = peers._trope_norm_backward(p, *tensors)

@@ -77,8 +77,8 @@ def test_a_default_dtype_loses_no_precision(kind, dtype):
 
 
 def test_a_buffer_that_was_cast_by_hand():
-    """FSDP casts buffers to its buffer_dtype. flash_attn's module recomputes its frequencies. transformer_engine's refuses
-    them."""
+    """FSDP casts buffers to its buffer_dtype. flash_attn's module recomputes its frequencies. transformer_engine's module
+    refuses the cast frequencies."""
     module = flash_attn.RotaryEmbedding(R)
     module.inv_freq = module.inv_freq.bfloat16()
     assert torch.equal(flash_table(module), flash_table(flash_attn.RotaryEmbedding(R)))

@@ -1,6 +1,6 @@
-"""What the functions of all drop-in modules have in common, tested with the table of dropins.py. Their results do not
-depend on the strides of tensors. They can be compiled and differentiated twice. They refuse transforms and tensors with
-which PyTorch could give wrong results."""
+"""Properties that the functions of all drop-in modules share, tested with the table of dropins.py. Their results do not
+depend on the strides of tensors. They can be compiled and differentiated twice. They refuse transforms and kinds of tensors
+for which PyTorch could give wrong results."""
 
 import re
 
@@ -28,7 +28,8 @@ def seed():
 
 
 def strides_of_result(name, x):
-    """The strides that each library gives its result: those of its input, those of eager code, or contiguous ones."""
+    """The strides that each library gives its result: the input's strides, the strides of eager code, or contiguous
+    strides."""
     if IN_PLACE.match(name):
         return x.stride()
     as_eager = name.startswith(("flash_attn", "liger"))
@@ -92,8 +93,8 @@ COMPILED = """
 )
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_functions_have_the_bits_of_eager_ones(name):
-    """Each function is compiled in one graph, in which its input gets other strides. Results have the strides of eager
-    results."""
+    """Each function, except FusedQKVRoPEFunc, is compiled in one graph. The graph also changes the strides of the
+    function's input. Results have the strides of eager results."""
     torch._dynamo.reset()
     function, given, x = first_tensor(name)
     run_given = caller(function)
@@ -197,10 +198,10 @@ def test_inference_tensors_that_backward_needs_are_refused(name):
 
 
 def test_a_refused_call_writes_nothing():
-    """The calls write several tensors, or use several tables."""
+    """Each call writes several tensors or uses several tables."""
     module, q, kv = flash_attn.RotaryEmbedding(R), randn(B, 2, H, D), randn(B, S, 2, H, D)
     qkv, long, short = randn(B, S, 3, H, D), randn(2 * S, R // 2), randn(S, R // 2)
-    late = ints(0, 1)  # beyond the short table, and beyond max_seqlen for kv
+    late = ints(0, 1)  # the offset 1 is too large for the short table, and for kv with max_seqlen
     expanded = randn(B, S, 2, 1, D).expand(-1, -1, -1, H, -1)
     rotate_qkv = flash_attn.apply_rotary_emb_qkv_
     for argument, attempt in (

@@ -70,7 +70,7 @@ def test_table_of_another_dtype(device, dtype):
 @pytest.mark.parametrize("offsets", [0, 2, [3, 9, 0, 1]])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_packed_sequences(device, interleaved, inplace, offsets, index):
-    """One sequence is empty. Two tokens behind the last sequence stay unchanged."""
+    """One sequence is empty. Two tokens after the last sequence stay unchanged."""
     bounds, tables = [0, 4, 4, 7, 11], make_tables(9, 4, device=device)
     rows = rows_of_packed(bounds, offsets if isinstance(offsets, list) else [offsets] * 4, device)
     given = torch.tensor(offsets, dtype=index, device=device) if isinstance(offsets, list) else offsets
@@ -250,7 +250,7 @@ def check_qkv(shape, heads, call, tables, rows, interleaved=False, dtype=torch.f
 
 
 def make_qkv_tables(own_k, rows, pairs, **options):
-    """The tables in the order of the arguments: q's and, if k has its own, k's."""
+    """The tables in the order of the arguments: cos and sin of q, and then of k, if it has its own."""
     return make_tables(rows, pairs, **options) + (make_tables(rows, pairs, **options) if own_k else ())
 
 
@@ -337,7 +337,7 @@ def test_autograd_functions_take_arguments_in_the_order_of_flash_attention(devic
 
 @by_pairing
 def test_rotate_half(device, interleaved):
-    """A rotation is x cos + rotate_half(x) sin. With cos = 0 and sin = 1, it is rotate_half alone."""
+    """A rotation is x cos + rotate_half(x) sin. With cos = 0 and sin = 1, the result is rotate_half(x)."""
     table, rows = torch.zeros(4, 4, device=device), rows_of(2, 4, 0, device)
     x = random(2, 4, 3, 8, device=device)
     check(lambda x: fa.rotate_half(x, interleaved), x, lambda x: formula(x, table, table + 1, rows, interleaved))

@@ -1,10 +1,10 @@
 """trope.frequencies: configs of many models compared with transformers, configs with several layer types, and nested
 configs.
 
-transformers computes inv_freq in float32, trope in double. RTOL bounds the error of float32. The power base^x is off by
-ln(base) * 2^-25, because x, which is below 1, is rounded to 2^-25. That is 5e-7 for the largest base here (1e7). The power
-itself and the reciprocal add 1e-7 each. Where llama3 blends f / 8 with f, these errors count up to 7 / 3 times. The largest
-error seen is 3.3e-7. Attention factors are Python floats in transformers too.
+transformers computes inv_freq in float32, trope in double. RTOL bounds the error of float32. The power base^x has an error
+of ln(base) * 2^-25, because x, which is below 1, is rounded with an error of up to 2^-25. This is 5e-7 for the largest base
+here (1e7). The power itself and the reciprocal add 1e-7 each. Where llama3 blends f / 8 with f, these errors grow by a
+factor of up to 7 / 3. The largest error seen is 3.3e-7. Attention factors are Python floats in transformers too.
 """
 
 import copy
@@ -40,8 +40,8 @@ YARN_OLMO3 = {"rope_type": "yarn", "factor": 8.0, ORIGINAL: 8192, "beta_fast": 3
               "attention_factor": 1.2079441541679836}  # fmt: skip
 BOTH = ("full_attention", "sliding_attention")
 
-# {name: (config, layer types or lengths to test)}. The configs are released ones in the form of transformers 4 or 5, with
-# only the keys that decide frequencies, and with few layers.
+# {name: (config, layer types or lengths to test)}. These are released configs, in the form of transformers 4 or 5. They are
+# cut to a few layers and to the keys that decide frequencies.
 FAMILIES = {
     "Llama 2": ({**LLAMA, "rope_theta": 10000.0, "rope_scaling": None}, {}),
     "Llama 3.1": ({**LLAMA, "rope_scaling": LLAMA3}, {}),
@@ -241,13 +241,13 @@ def without(whole, key):
         if isinstance(place, dict):
             place.pop(key, None)
     if key == "head_dim" and left.get("hidden_size"):
-        left["hidden_size"] *= 2  # otherwise a head_dim derived from it may be right by chance
+        left["hidden_size"] *= 2  # otherwise a head_dim derived from hidden_size may be right by chance
         left.pop("per_layer_config", None)
     return left
 
 
 def dim_in_transformers(config_class, left, layer_type):
-    """rotary_dim according to the keys that the class has after loading `left`."""
+    """rotary_dim, computed from the keys of the config that the class makes of `left`."""
     config = config_class.from_dict(copy.deepcopy(left))
     whole = json.loads(config.to_json_string(use_diff=False))
     rope = whole["rope_parameters"][layer_type] if layer_type else whole["rope_parameters"]
@@ -316,7 +316,8 @@ def with_rope(**rope):
 
 
 def with_yarn(of_full, truncate=..., **others):
-    """A config with two layer types, one of which uses YaRN, and with truncate beside them if given."""
+    """A config with two layer types. The first has the dict `of_full`, for YaRN. If truncate is given, it is beside the two
+    dicts."""
     beside = {} if truncate is ... else {"truncate": truncate}
     return {**with_rope(full_attention=of_full, sliding_attention={"rope_theta": 1e4}, **beside), **others}
 
@@ -327,7 +328,7 @@ TAKEN = [  # (config, requested layer type, (frequencies, attention factor if no
     # A layer type without rotation.
     (with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), None, (default(64),)),
     (with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), SLIDING, (default(64),)),
-    # A key beside the layer types, or in the config itself, is not read if all layer types have it.
+    # If all layer types have a key, its value beside the layer types, or in the config itself, is not read.
     (with_rope(**LAYERS, rope_theta=5.0), SLIDING, (default(64),)),
     ({**TWO, "rope_theta": 5.0}, FULL, LINEAR_64),
     ({**TWO, "rope_theta": 5.0}, SLIDING, (default(64),)),
@@ -336,7 +337,7 @@ TAKEN = [  # (config, requested layer type, (frequencies, attention factor if no
     *((with_rope(full_attention={**YARN, "truncate": value}), FULL, OF_YARN) for value in (True, None)),
     *((with_yarn(YARN, value), FULL, yarn(64, 1e6, 4.0, 4096, truncate=value)) for value in (True, False)),
     *((with_yarn(YARN, value), SLIDING, (default(64),)) for value in (True, False)),
-    # As in transformers, the original length of a layer type is its own or else max_position_embeddings.
+    # As in transformers, a layer type without its own original length uses max_position_embeddings.
     (with_yarn(YARN, **{ORIGINAL: 8192}), FULL, OF_YARN),
     (with_yarn(UNLIMITED, **{ORIGINAL: 8192, "max_position_embeddings": 4096}), FULL, OF_YARN),
     # Configs of transformers 4 with two bases.
@@ -364,7 +365,7 @@ REFUSED = [  # (argument that the error names, config, requested layer type)
     ("layer_type", ONE, FULL),
     ("layer_type", with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), FULL),
     *(("layer_type", config, None) for config in (GEMMA, BERT, OLMO)),
-    # A key beside the layer types that one of them lacks.
+    # A key beside the layer types, if one of the layer types lacks it.
     ("rope_type", with_rope(**LAYERS, rope_type="default"), SLIDING),
     ("factor", with_rope(**LAYERS, factor=2.0), SLIDING),
     # transformers does not read truncate in the dict of a layer type. It reads null as false.
@@ -489,6 +490,6 @@ def test_models_without_a_rotary_embedding_have_none_in_transformers():
     for model in NO_ROTATION.intersection(mapping):
         module = importlib.import_module(mapping[model].__module__.replace("configuration_", "modeling_"))
         names = [name for name in vars(module) if "Rotary" in name and not name.startswith("apply")]
-        if names and model not in ("inkling2_text", "moshi_depth"):  # they belong to the vision model, the main decoder
+        if names and model not in ("inkling2_text", "moshi_depth"):  # classes of its vision model, or its main decoder
             wrong.append((model, names))
     assert not wrong

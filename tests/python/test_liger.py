@@ -69,8 +69,8 @@ def test_tables_with_a_dimension_for_heads(device, shape, unsqueeze_dim):
 
 @pytest.mark.parametrize("columns, rotary_dim", [(4, 8), (3, 6), (8, 4), (6, 6)])
 def test_rotary_dim(device, columns, rotary_dim):
-    """Tables have one column for each element, or one for each pair. With the latter, columns beyond rotary_dim / 2 are not
-    used."""
+    """Tables have one column for each element, or one for each pair. With a column for each pair, columns beyond rotary_dim
+    / 2 are not used."""
     tables = make_tables(1, S, columns, device=device)
     q, k = make_heads(3, device=device), make_heads(2, device=device)
     if columns == rotary_dim:
@@ -156,8 +156,8 @@ def make_complex(*shape, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (2, 5, 4), (9, 4), (2, 9, 4)])
 def test_llama4_text(device, dtype, shape):
-    """If a table has more rows than tokens, the first are used. Each batch entry may have its own table. Liger's Function
-    also takes a block size, which has no effect."""
+    """If a table has more rows than there are tokens, the first rows are used. Each batch entry may have its own table.
+    Liger's Function also takes a block size, which has no effect."""
     table = make_complex(*shape, device=device)
     q, k = (random(2, S, heads, D, dtype=dtype, device=device) for heads in (6, 2))
     for function, more in (
@@ -177,7 +177,8 @@ def test_llama4_vision(device, shape):
 
 
 def test_llama4_tables_transposed_or_conjugated(device):
-    """A transposed table, and a conjugate, for which torch only sets a flag: the memory is not negated."""
+    """One table is transposed. The other is a conjugate, for which torch only sets a flag and leaves the memory
+    unchanged."""
     q, k = random(1, S, 3, D, device=device), random(1, S, 2, D, device=device)
     for table in (make_complex(4, S, device=device).T, make_complex(S, 4, device=device).conj()):
         check_qk(lambda *qk: liger.liger_llama4_text_rotary_pos_emb(*qk, table), q, k, lambda t: multiply(t, table))

@@ -20,7 +20,7 @@ from trope.megatron._rope import _apply_rotary_pos_emb_bshd, _apply_rotary_pos_e
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 BATCH, HEADS, DIM, ROTARY, TOKENS, ROWS = 3, 4, 24, 16, 16, 80
 NOPE, V_DIM = 10, 6  # MLA: elements of a head that do not rotate, and of a value
-LENGTHS = [16, 0, 32, 8]  # in the whole stream; divisible by two chunks for each of four ranks
+LENGTHS = [16, 0, 32, 8]  # lengths in the whole stream, divisible by 8: two chunks for each of four ranks
 TOTAL = sum(LENGTHS)
 
 
@@ -58,8 +58,8 @@ def find_rows(cp_size=1, cp_rank=0, in_stream=False, lengths=LENGTHS):
 
 
 def find_cos_sin(freqs):
-    """trope's cosines and sines of f32 freqs, found by rotating unit vectors. They must be within an ulp of 1 of the exact
-    values. The tests then compare bits."""
+    """trope's cosines and sines of f32 freqs, found by rotating unit vectors. Their errors must be at most 2^-23. The tests
+    use them to compare bits."""
     angles = freqs.detach().reshape(-1, 1, 1, 1)
     unit = torch.tensor([1.0, 0.0], device=freqs.device).expand(len(angles), 1, 1, 2)
     words = dict(layout="sbhd", pairing="half", angle_columns="pair", rounding="native_f32")
@@ -130,7 +130,7 @@ def test_sbhd(device, dtype, batch, options):
 
 
 def test_sbhd_is_near_eager_code_with_its_own_cosine(device):
-    """With PyTorch's cosine, only the few elements differ whose cosine or sine rounds to another bf16."""
+    """The formula with PyTorch's cosine differs in only a few elements, whose cosine or sine rounds to another bf16."""
     freqs, t = make_freqs(device, batch=BATCH), make_sbhd(device, torch.bfloat16)
     found, right = apply(t, freqs, {}), formula(t, freqs.cos(), freqs.sin())
     assert (found != right).float().mean() < 0.01
@@ -173,7 +173,7 @@ def test_ranks_together_are_one_rank(device, cp_size, in_stream):
 
 
 def test_padded_cu_seqlens(device):
-    """Attention passes only cu_seqlens_q_padded. So the padding behind a sequence rotates as its continuation."""
+    """Attention passes only cu_seqlens_q_padded. So the padding after a sequence rotates as if the sequence continued."""
     lengths, freqs, t = [8, 16, 24], make_freqs(device, 40), random(48, HEADS, DIM, device=device, dtype=torch.bfloat16)
     words = dict(cu_seqlens=make_cu_seqlens(device, lengths), cp_group=Group())
     check_bits(lambda t: apply(t, freqs, {}, **words), t, formula_of_freqs(freqs, find_rows(lengths=lengths)))
@@ -197,7 +197,7 @@ def test_freqs_of_the_stream_or_of_one_sequence(device, rows, max_seqlen, cp_siz
 
 
 def test_freqs_of_the_stream_end_with_cu_seqlens(device):
-    """Without max_seqlen, tokens behind the last sequence do not count as part of the stream."""
+    """Without max_seqlen, tokens after the last sequence do not count as part of the stream."""
     t, freqs = random(TOTAL + 5, HEADS, DIM, device=device), make_freqs(device, TOTAL)
     found = apply(t, freqs, {}, cu_seqlens=make_cu_seqlens(device), cp_group=Group(), max_seqlen=None)
     assert torch.equal(found[:TOTAL], formula_of_freqs(freqs, find_rows(in_stream=True))(t[:TOTAL]))
@@ -273,7 +273,8 @@ def test_multi_latent_attention_of_the_config(device):
 
 
 def second_derivatives(y, inputs, dy):
-    """The first derivatives for dy, and the derivatives of a function of them."""
+    """The first derivatives for the upstream gradient dy, and then the derivatives of a function of these first
+    derivatives."""
     first = torch.autograd.grad(y, inputs, dy, create_graph=True)
     return (*first, *torch.autograd.grad(first[0].sin().sum() + first[1].square().sum(), (*inputs, dy), allow_unused=True))
 
@@ -314,7 +315,7 @@ def make_mla(device, dtype, layout, cp_size, *ends):
 
 
 def formula_of_mla(x, cos, sin, rows, inverse=False, remove_interleaving=False, nope_dim=NOPE):
-    """Rotates all elements of x but the first nope_dim."""
+    """Rotates x, except for the first nope_dim elements of each head."""
     turned = formula(x[..., nope_dim:], cos[rows, 0], sin[rows, 0], False, True, 1.0, inverse, remove_interleaving)
     return torch.cat((x[..., :nope_dim], turned), -1)
 
@@ -393,7 +394,7 @@ def test_mla_kv(device, launches, dtype, layout, cp_size, remove):
     upstream = [torch.randn(y.shape, device=device).to(dtype) for y in results]
     found = torch.autograd.grad(results[0], k_pos_emb, upstream[0])[0]
     assert launches == [3] * 2
-    # This is the gradient of a head that is rotated and then expanded, except for the order of the sum.
+    # PyTorch's gradient of a head that is rotated and then expanded is the same, except for the order of its sum.
     turned = formula_of_mla(k_pos_emb, *tables, rows, remove_interleaving=remove, nope_dim=0)
     assert torch.equal(found, torch.autograd.grad(turned, k_pos_emb, sum_heads(upstream[0][..., NOPE:]))[0])
 

@@ -131,7 +131,7 @@ def test_mla_in_place_under_activation_checkpointing(device, use_reentrant):
 
 
 INPUTS = {"leaf": lambda t: t, "result": lambda t: t * 1}  # the input of the checkpoint
-BEGINNINGS = {"itself": lambda t: t, **VIEWS}  # makes the tensor that is rotated from the input
+BEGINNINGS = {"itself": lambda t: t, **VIEWS}  # how the checkpoint gets the rotated tensor from its input
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

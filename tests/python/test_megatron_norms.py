@@ -97,8 +97,8 @@ def check_rotated(found, expected):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name, dtype, device):
-    """q and k match those of Megatron's norms and rotations. Results and gradients are about as close to Megatron's results
-    in f64 as Megatron's results in this dtype are."""
+    """q and k match the results of Megatron's norms and rotations. Results and gradients are compared with Megatron's in
+    f64, and are about as accurate as Megatron's in this dtype."""
     with real_cuda():
         check_layer(*LAYERS[name], dtype, device)
 
@@ -219,7 +219,7 @@ def test_checkpoint_of_the_layer(use_reentrant):
 
 
 def test_checkpoint_of_core_attention(monkeypatch):
-    """Megatron's selective recomputation, without its handling of CUDA's random states."""
+    """Tests Megatron's selective recomputation, but replaces the part that handles CUDA's random states."""
     monkeypatch.setattr(
         attention.tensor_parallel, "checkpoint",
         lambda function, _, *words: torch.utils.checkpoint.checkpoint(function, *words, use_reentrant=False),
@@ -299,7 +299,7 @@ def test_inference():
 
 
 def test_mla_keeps_its_norms():
-    """MLA's q_layernorm and kv_layernorm act on latents, far from the rotation."""
+    """MLA's q_layernorm and kv_layernorm act on latents, and not on the q and k that rotate."""
     layer, (x, _, dy) = make_layer(True, apply_rope_fusion=False, **RMS), make_inputs()
     expected = run(layer, x, None, dy)
     with tm.patch(fuse_norm=True) as handle:
@@ -311,8 +311,8 @@ def test_mla_keeps_its_norms():
 
 
 def test_forward_pre_hooks_run():
-    """With overlap_param_gather, Megatron's DDP registers such hooks. They wait for the weights, which must not be read
-    earlier."""
+    """With overlap_param_gather, Megatron's DDP registers forward pre-hooks. They wait for the weights, which must not be
+    read earlier."""
     layer, inputs = make(**RMS), make_inputs()
     expected = run(layer, *inputs)
     weight = layer.q_layernorm.weight.detach().clone()
@@ -469,8 +469,8 @@ def test_rotations_of_other_tensors_are_refused(monkeypatch, change, words):
 
 
 def test_other_ways_to_the_rotation(monkeypatch):
-    """Megatron's own function, which calls trope's; a tensor that is rotated twice, each time with its norm; and a view of
-    q from a Function that returns its input, as activation offloading makes it."""
+    """The layer calls Megatron's own function, which calls trope's. It rotates a tensor twice, each time with its norm. It
+    rotates a view of q, made by a Function that returns its input, as in activation offloading."""
     layer, inputs, theirs = make(**RMS), make_inputs(), attention.apply_rotary_pos_emb
     expected = run(layer, *inputs)
     with tm.patch(fuse_norm=True) as handle:
@@ -488,7 +488,7 @@ def test_other_ways_to_the_rotation(monkeypatch):
 
 
 def test_offloading_of_core_attention():
-    """Offloading frees the memory of v, which k shares before its norm."""
+    """Before its norm, k shares its memory with v. Offloading frees this memory."""
     layer = make(**RMS)
     layer.offload_core_attention = True
     with tm.patch(fuse_norm=True) as handle:

@@ -1,7 +1,7 @@
-"""trope.megatron.patch(fuse_norm=True) on two processes: tensor, sequence and context parallelism, with Megatron-Core's own
-DistributedDataParallel and finalize_model_grads, which reduces the gradients of replicated weights.
+"""Tests trope.megatron.patch(fuse_norm=True) on two processes, with tensor, sequence and context parallelism. The tests use
+Megatron-Core's DistributedDataParallel and finalize_model_grads, which reduces the gradients of replicated weights.
 
-python test_megatron_norms_distributed.py RANK STORE DEVICE      is the command of each process
+python test_megatron_norms_distributed.py RANK STORE DEVICE      the command of each process
 """
 
 import pytest
@@ -36,9 +36,8 @@ def train(options, x, emb, dy, packed):
 
 
 def check(rank, sizes, options, packed=False):
-    """Checks results and main_grads against the layer without the patch. The main_grad of a norm must be the sum over the
-    tensor parallel ranks, or the mean over the context parallel ranks, of what the ranks had before. It is the same on all
-    ranks."""
+    """Compares results and main_grads with the layer without the patch. finalize_model_grads must replace the main_grad of
+    a norm by its sum over the tensor parallel ranks, or by its mean over the context parallel ranks."""
     torch.manual_seed(3)
     tokens_of = 12 if options.get("sequence_parallel") or "context_parallel_size" in sizes else 24
     x, dy = torch.randn(2, 24, 1 if packed else 2, 64).unflatten(1, (-1, tokens_of))[:, rank * (tokens_of == 12)]

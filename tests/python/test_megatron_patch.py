@@ -102,7 +102,7 @@ def build(monkeypatch):
 
 
 def snapshot(modules):
-    """The globals of each module, except for those that exec and warnings add."""
+    """The globals of each module, without the names that exec and warnings add."""
     others = "__builtins__", "__warningregistry__"
     return {name: {k: v for k, v in vars(module).items() if k not in others} for name, module in modules.items()}
 
@@ -251,7 +251,7 @@ def test_every_importer_of_megatron_is_rebound(megatron, monkeypatch):
                     assert vars(module)[function] in handle._ours, (name, function)
         assert "fused_apply_rotary_pos_emb" in vars(megatron[SHIMS]) and megatron[ATTENTION].HAVE_FUSED_QKV_ROPE
         bound = {name.removeprefix("megatron.core.") for name, _ in handle.bindings}
-        assert bound >= importers.keys() - {"transformer.transformer_config"}  # it imports only while it checks a config
+        assert bound >= importers.keys() - {"transformer.transformer_config"}  # it imports RoPE only to check a config
         config = megatron["transformer.transformer_config"].TransformerConfig
         config(num_layers=1, hidden_size=8, num_attention_heads=1, apply_rope_fusion=True)
         again = importlib.import_module("megatron.core." + late)

@@ -23,7 +23,7 @@ from trope._models import AXES, FAMILIES, READS_INTERLEAVE, READS_PARTIAL, Model
 # The positions of each axis. They are small, so that the float32 angles of transformers are accurate to 3e-6.
 POSITIONS = [[0, 3, 11, 17, 29, 38], [0, 5, 2, 31, 8, 23], [0, 1, 36, 9, 19, 4]]
 TOKENS = len(POSITIONS[0])
-TOLERANCE = 1e-5  # of the largest element
+TOLERANCE = 1e-5  # relative to the largest element
 
 # Keys that a model needs besides the sizes in small_config: to be small, to rotate, or to pass its own checks.
 TWO_TYPES = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
@@ -52,7 +52,8 @@ KEYS = {
     },
     "zamba2": {"use_mem_rope": True},
 }  # fmt: skip
-ROPE = {"gptj": {"rope_theta": 10000.0}, "codegen": {"rope_theta": 10000.0}}  # only the classes have these values
+# Values that only the classes have, and not the configs.
+ROPE = {"gptj": {"rope_theta": 10000.0}, "codegen": {"rope_theta": 10000.0}}
 # The rotary embedding and the attention of the language model, for modules where other classes have similar names.
 CLASSES = {
     "evolla": ("EvollaRotaryEmbedding", "EvollaAttention"),
@@ -67,7 +68,7 @@ CLASSES = {
     "qwen3_omni_moe_talker_code_predictor":
         ("Qwen3OmniMoeRotaryEmbedding", "Qwen3OmniMoeTalkerCodePredictorAttention"),
 }  # fmt: skip
-# Models without classes of their own: the model_type whose classes transformers uses for them.
+# For models without classes of their own: the model_type of the classes that transformers uses.
 CLASSES_OF = {
     "exaone": "llama", "internlm3": "llama", "iquestcoder": "llama", "sarvam_mla": "deepseek_v3", "sarvam_moe": "glm4_moe",
 }  # fmt: skip
@@ -134,7 +135,8 @@ class Probe:
 
 
 def layer_index(config, layer_type):
-    """Returns the index of a layer of this type that rotates. If only some layers rotate, they have a sliding window."""
+    """Returns the index of the first rotating layer, if the config lists these, or else of a layer of this type. Without
+    such a layer, a layer with a sliding window is chosen, because it rotates."""
     rotating = getattr(config, "no_rope_layers", None) or getattr(config, "layer_rope_theta", None)
     if rotating:
         return [bool(value) for value in rotating].index(True)
@@ -193,7 +195,8 @@ def compare(x, y, how, angles, positions, pairing, pairing_out, mscale):
 
 
 def layer_types_of(config):
-    """Returns the layer types with a rope dict, or [None]. If some of these types have layers, it returns only those."""
+    """Returns the layer types that have a rope dict and a layer. If there are none, returns all types with a rope dict, or
+    [None] without rope dicts."""
     rope, types = getattr(config, "rope_parameters", None) or {}, getattr(config, "layer_types", None) or ()
     names = [name for name, value in rope.items() if isinstance(value, dict)]
     return [name for name in names if name in types] or names or [None]
@@ -257,7 +260,7 @@ def test_partial_rotation_has_the_window_of_the_class(monkeypatch, model):
 
 
 def test_proportional_frequencies_rotate_whole_heads():
-    rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the factor belongs to the rule
+    rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the rule uses the factor
     assert rotation_of("gemma4_text", rope, global_head_dim=None).rotary_dim == 128
     assert rotation_of("llama", partial_rotary_factor=1.0).rotary_dim == 128
 
@@ -296,7 +299,7 @@ REFUSED = [  # the argument in the error, the model, its rope dict, other keys
     *(("mrope_section", model, {**(OF_X if model == "x" else {}), "mrope_section": section}, {})
       for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe", "x") for section in NO_SECTIONS),
     ("mrope_section", "ernie4_5_vl_moe", {"mrope_section": [23, 21, 20]}, {}),  # height and width must be equal
-    ("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]}, {}),  # interleaved, height would need pair 178 of 64
+    ("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]}, {}),  # in interleaved order, height needs pair 178 of 64
     *(("mrope_section", model, {}, dict(head_dim=64)) for model in ("qwen2_vl", "qwen3_vl")),  # the class has 64 pairs
     # A model of one axis.
     ("mrope_section", "llama", {"mrope_section": [16, 24, 24]}, {}),

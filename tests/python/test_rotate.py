@@ -110,7 +110,7 @@ def test_packed_sequences_ranks_and_position_ids():
 
 def test_angles_of_each_head_by_a_swap_of_heads_and_batch():
     """To give each head its own angles, the docs swap heads and batch. Without the swap, each batch entry gets its own
-    angles, if their number fits."""
+    angles, and other batch sizes are refused."""
     rng = np.random.default_rng(4)
     freqs = rng.uniform(-8, 8, (3, 5, 6)).astype("float32")
     options = dict(layout="bhsd", pairing="half", freqs=freqs, angle_columns="pair")

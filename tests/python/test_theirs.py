@@ -27,8 +27,8 @@ def halves(*shape, dtype=torch.float32):
 def compare(mine, theirs, inputs, selected=None):
     """Compares results and gradients. Each function gets copies of random upstream gradients, because it may overwrite
     them. Results may differ in the last bit, because fp32 operations may be fused in another way. selected: 16-bit tables
-    [batch, seq, head_dim] for inputs [batch, heads, seq, head_dim]. Liger then computes in 16 bits, so that a rounding of
-    each product is allowed."""
+    [batch, seq, head_dim] for inputs [batch, heads, seq, head_dim]. With these tables, Liger computes in 16 bits, and the
+    bound also allows a rounding of each product."""
     upstream, found = [torch.randn_like(x) for x in inputs], []
     for function in (mine, theirs):
         leaves = [x.clone().requires_grad_() for x in inputs]

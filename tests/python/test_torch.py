@@ -457,7 +457,7 @@ def test_side_streams(device):
         with torch.cuda.stream(side):
             results.append(trope.torch.rotate(temporary, **dict(PLAIN, rotary_dim=8)))
         del temporary
-        # Without record_stream, this would get the memory that the side stream still reads.
+        # Without record_stream, this new tensor would get the memory that the side stream still reads.
         torch.full_like(x, float("nan"))
         del mine
     torch.cuda.synchronize()

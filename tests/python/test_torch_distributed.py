@@ -39,8 +39,8 @@ def tuple_of(results):
 
 
 def check(tensors, options, function=trope.torch.rotate, expected=None):
-    """Checks that DTensors, also among options, give the results and gradients of their full_tensor(). Results have the
-    expected placements, by default those of the inputs."""
+    """Checks that DTensors, also as options, give the results and gradients of their full_tensor(). Results must have the
+    expected placements, or by default the inputs' placements."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     names = [name for name, t in options.items() if isinstance(t, torch.Tensor) and t.is_floating_point()]
     learned = {name: options[name].detach().requires_grad_() for name in names}
@@ -127,7 +127,7 @@ def check_shared_heads(device, mesh):
 
 
 def check_meshes(device):
-    """Tests meshes of two dimensions. Each dimension in turn has both ranks."""
+    """Tests meshes of two dimensions. First the second dimension has both ranks, and then the first dimension."""
     x = random(5, 4, 4, 8, device=device)
     for sizes in ((1, WORLD), (WORLD, 1)):
         mesh = init_device_mesh(device, sizes, mesh_dim_names=("data", "tensor"))

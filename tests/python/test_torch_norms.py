@@ -69,7 +69,7 @@ def test_results_and_gradients(device, layout, order, scope, dtype):
 
 
 def call_of_all(q, k, v, weight, own, freqs):
-    """q and k have norms of different kinds. v has none, and is only copied."""
+    """q and k have norms of different kinds. v has no norm, and is only copied."""
     norms = trope.Norm(weight, eps=EPS), trope.Norm(own, eps=EPS, plus_one=True, scope="token", order="after"), None
     return trope.torch.rotate(q, k, v, norms=norms, freqs=freqs, rotary_dim=(8, 8, trope.COPY), **TABLE)
 
@@ -214,8 +214,8 @@ def perturbed(module, device, dtype):
 @pytest.mark.parametrize("rounding", ["once", "native"])
 @pytest.mark.parametrize("eps", [None, 1e-3])
 def test_rms_norm_of_torch(device, rounding, eps):
-    """With native rounding, bf16 results have the module's bits, with rare exceptions. eps None means the eps of the
-    arithmetic's dtype."""
+    """With native rounding, bf16 results have the module's bits, with rare exceptions. If eps is None, the eps of the dtype
+    of the arithmetic is used."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         module = perturbed(torch.nn.RMSNorm(64, eps=eps), device, dtype)
         x = random(2, 30, 4, 64, device=device, dtype=dtype) * (1e-4 if eps is None else 1)
@@ -422,7 +422,7 @@ def test_checkpoint_and_saved_tensors(device):
 
 
 def test_tensors_that_are_saved_for_backward(device):
-    """Autograd saves x and rstd of tensors with a norm, and weights. It saves no x of other tensors, and no results."""
+    """For tensors with a norm, autograd saves the input, rstd and the weight. It saves no other inputs, and no results."""
     x, v, weight = (
         random(2, 3, 4, 8, device=device, grad=True),
         random(2, 3, 2, 8, device=device, grad=True),

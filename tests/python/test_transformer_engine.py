@@ -84,7 +84,7 @@ def test_values_and_gradients(device, dtype, words):
 
 
 class NVTE_QKV_Format(enum.IntEnum):
-    """TransformerEngine's enum with other numbers, because the numbers must not matter."""
+    """TransformerEngine's enum, with other numbers. Results must not depend on the numbers."""
 
     NVTE_THD = 0
     NVTE_SBHD = 1
@@ -200,11 +200,12 @@ def test_qkv_is_one_launch(device, launches, tensor_format, groups, per_group):
     assert launches == [3] * 4  # forward, and backward for three upstream gradients
     launches.clear()
     te.apply_fused_qkv_rotary_pos_emb(call.make(groups, sum(split)), freqs, freqs.clone(), split, tensor_format)
-    assert launches == [2, 1]  # q with v, and k by itself
+    assert launches == [2, 1]  # one launch for q and v, and one for k
 
 
 def test_qkv_tables_that_are_aliases(device):
-    """The gradient of k's table is not added to the gradient of q's: detach() gives the same memory, but no gradient."""
+    """k's table is detach() of q's table: it has the same memory, but no gradient. So q's table must not get k's
+    gradient."""
     freqs, qkv = make_freqs(device).requires_grad_(), torch.randn(16, BATCH, 1, 3 * DIM, device=device)
     found = []
     for k_freqs in (freqs.detach(), freqs.detach().clone()):

@@ -123,10 +123,10 @@ def differing(gradients, others):
 
 
 def agree(name, gradients, others):
-    """Whether gradients have the same bits or, for gemma4, are close. There, dq and dk have eager's values, but the memory
-    layout of the upstream gradients, while eager's are contiguous. PyTorch therefore sums the gradients of weights, in
-    norms and matrix products, in another order. A sum has up to 112 terms (tokens and heads), so as many roundings, and one
-    more to bf16.
+    """Whether gradients have the same bits or, for gemma4, are close. In gemma4, dq and dk have eager's values. But trope's
+    have the memory layout of the upstream gradients, and eager's are contiguous. PyTorch therefore sums the gradients of
+    weights, in norms and matrix products, in another order. A sum of up to 112 terms (tokens and heads) has as many
+    roundings, and one more to bf16.
     """
     names = differing(gradients, others)
     if name != "gemma4":
@@ -136,7 +136,8 @@ def agree(name, gradients, others):
 
 
 def casts_once(original):
-    """Returns the function in float32, rounded once. trope has its gradient for models like OLMo 2: see test_family."""
+    """Returns a function that computes in float32 and rounds once. For models like OLMo 2, trope has the gradients of this
+    function: see test_family."""
 
     def rotary(*args, **kwargs):
         dtype = args[0].dtype
@@ -152,9 +153,9 @@ def casts_once(original):
 def test_family(name, dtype, monkeypatch):
     """Logits and gradients of parameters have eager's bits, with two exceptions for gradients:
 
-    olmo2, ernie4_5, deepseek_v4 in bf16: 16-bit q is multiplied by float32 tables without a cast, or is cast for each of
+    olmo2, ernie4_5, deepseek_v4 in bf16: these multiply 16-bit q by float32 tables without a cast, or cast q for each of
     the two products. Autograd then rounds both terms of dq to bf16 and adds them in bf16. trope rounds their sum once, as
-    autograd does if q is cast once before the function. The gradients must have the bits of that variant.
+    autograd does if q is cast once before the function. The gradients must have the bits of this variant, casts_once.
 
     gemma4: see agree.
     """
@@ -217,7 +218,7 @@ def make_llama4_vision():
 
 
 def image_words(**more):
-    """Returns two texts. Each has 4 image tokens, at another place."""
+    """Returns two texts. Each has 4 image tokens, at different places."""
     ids = torch.randint(10, 64, (2, 14))
     ids[0, 2] = ids[1, 4] = 3
     ids[0, 3:7] = ids[1, 5:9] = 5
@@ -281,9 +282,9 @@ def test_images(name, dtype):
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "deepseek_v3", "glm4", "gpt_oss"])
 def test_autocast(name):
-    """Weights and tables are float32, q and k are bf16. trope rounds the result when it stores it. In eager, the next
-    product rounds it. In backward, eager rounds both terms of dq and their sum to bf16, and trope rounds only the sum. So
-    gradients differ by at most two roundings for each layer, of 2^-8 each."""
+    """Weights and tables are float32, q and k are bf16. trope rounds the result of the rotation when it stores it. In
+    eager, the next product rounds it. In backward, eager rounds both terms of dq and their sum to bf16, and trope rounds
+    only the sum. So each layer adds at most two roundings, of 2^-8 each, to the difference of gradients."""
     model, inputs, weights = family(name), words(), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights, autocast=True)
     assert eager.dtype == BF16

@@ -69,7 +69,7 @@ BODIES = {
     "sam3.apply_rotary_pos_emb_2d": ("interleaved, columns interleaved, whole heads", UPCAST),
 }
 REFUSED = {  # the function, and a part of the error message
-    "gemma4.apply_multidimensional_rope": "no pairing",  # models may call it: it calls gemma4.apply_rotary_pos_emb
+    "gemma4.apply_multidimensional_rope": "no pairing",  # its models are not refused: it calls gemma4.apply_rotary_pos_emb
     "musicflamingo.apply_rotary_time_emb": "its parameters are",  # it computes in float64
 }
 REFUSED_METHODS = {  # they rotate by themselves
@@ -113,7 +113,8 @@ def find_error(function):
 
 
 def read_text(function):
-    """Returns the source of a function and of all functions of its module that it names. Equal sources do the same."""
+    """Returns the source of a function and of all functions of its module that it names. Functions with equal sources do
+    the same."""
     named = [function.__globals__.get(name) for name in patches._names_in(function.__code__)]
     return "".join(inspect.getsource(each) for each in (function, *named) if isinstance(each, types.FunctionType))
 
@@ -155,8 +156,8 @@ def test_all_methods():
     assert {model: name.partition("modeling_%s." % model)[2] for model, name in found.items()} == REFUSED_METHODS
 
 
-# All models that round the gradient of 16-bit q and k twice. docs/python.md lists them. The models up to olmo_hybrid do so
-# because their tables are float32.
+# All models that round the gradient of 16-bit q and k twice. docs/python.md lists them. For the models up to olmo_hybrid,
+# the reason is float32 tables.
 ROUNDED_TWICE = (
     "beam flex_olmo lfm3 olmo olmo2 olmo3 olmo_hybrid deepseek_v4 ernie4_5 ernie4_5_moe ernie4_5_vl_moe esm evolla hy_v4_vl"
     " modernbert modernbert_decoder"
@@ -175,7 +176,7 @@ def gradient_of(function, call, names):
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=["bf16", "f16"])
 @pytest.mark.parametrize("name", ROUNDED_TWICE)
 def test_gradients_that_eager_rounds_twice(name, dtype):
-    """The gradients equal those of the same function in float32, rounded once."""
+    """The gradients equal the gradients of the same function in float32, rounded once."""
     it = rotary(name + ".apply_rotary_pos_emb")
     tensors, tables, unsqueeze_dim, _ = it._make(it.columns, it.form, dtype)
     call = dict(zip(it.tensors + it.tables, (*tensors, *tables)), unsqueeze_dim=unsqueeze_dim)
@@ -189,8 +190,8 @@ def test_gradients_that_eager_rounds_twice(name, dtype):
 
 
 def test_all_gradients_that_eager_rounds_twice():
-    """ROUNDED_TWICE has all models of transformers 5.24 that round gradients twice. Models with float32 results for 16-bit
-    q and k by float32 tables do not count."""
+    """ROUNDED_TWICE has all models of transformers 5.24 that round gradients twice. Models whose results are float32 for
+    16-bit q and k and float32 tables do not count."""
     found, known = set(), {}
     for model, module, _ in modules_with(r"^def (apply_rotary_pos_emb)\b"):
         text = read_text(module.apply_rotary_pos_emb)
@@ -210,7 +211,7 @@ def is_rounded_twice(function):
     return not torch.equal(*[gradient_of(each, call, it.tensors)[0] for each in (function, it.replacement)])
 
 
-TABLES = {"codegen": 2, "gpt_oss": 2, "openai_privacy_filter": 2, "deepseek_v4": 2}  # elements per column; 1 otherwise
+TABLES = {"codegen": 2, "gpt_oss": 2, "openai_privacy_filter": 2, "deepseek_v4": 2}  # elements per column, 1 for others
 
 
 CAST_ONCE = {  # these functions cast q and k to float32 once
@@ -223,9 +224,10 @@ CAST_ONCE = {  # these functions cast q and k to float32 once
 
 @pytest.mark.parametrize("name", BODIES)
 def test_other_shapes(name):
-    """Shapes that patch did not try: heads of 64, q and k that are views of packed QKV, tables of batch 1 that are views,
-    other windows. Results have eager's bits. So has dq in f32, with native rounding, and if q is cast once. Otherwise eager
-    rounds both terms of dq and their sum, and trope only the sum. Each rounding changes a value by at most one unit."""
+    """Tests shapes that patch did not try: heads of 64, q and k that are views of packed QKV, tables of batch 1 that are
+    views, other windows. Results have eager's bits. dq has them in f32, with native rounding, or if q is cast once.
+    Otherwise eager rounds both terms of dq and their sum, and trope rounds only the sum. Each rounding has an error of at
+    most `unit` times `terms`."""
     it = rotary(name)
     (_, dims, unsqueeze_dim), ((layout, one), *_) = next(iter(it.recipe.forms.items()))
     width = 64 if it.recipe.whole else 32
@@ -427,7 +429,8 @@ class Vision(torch.nn.Module):
 
 
 def test_functions_in_attributes_are_refused(made_up):
-    """An instance or a class has the function. Replacing it in the module would have no effect there."""
+    """The function is an attribute of an instance or a class. Replacing it in the module would not replace the
+    attribute."""
     module = made_up(FUNCTION + """
 class Instance(torch.nn.Module):
     def __init__(self):
@@ -488,8 +491,8 @@ apply_rotary_pos_emb = Func()
 
 
 def test_functions_of_kernels(made_up):
-    """The package kernels turns a decorated function into such a module. As a global, it is replaced. With another forward,
-    as kernelize sets it, it is tried again. As a submodule, it is refused."""
+    """The package kernels turns a decorated function into a module like Func. If the module is a global, patch replaces it.
+    If kernelize has set another forward, patch tries it again. If it is a submodule, patch refuses it."""
     module = made_up(KERNEL + ATTENTION)
     model, q, cos = module.Attention(), torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32)
     eager, original = model(q, q, cos, cos.flip(-1)), module.apply_rotary_pos_emb

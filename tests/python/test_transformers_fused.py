@@ -62,8 +62,8 @@ def arrays(dtype=F32):
 
 
 def both(model, given, **fused):
-    """Returns the results and the gradients of x and the weight, first eager's, then patched, and [(fused norms, norms
-    computed by modules)]."""
+    """Returns the result and the gradients of x and the weight for eager, the same for the patched model, and [(fused
+    norms, norms computed by modules)]."""
     results = []
     given[0].requires_grad_()
     for patch in (None, lambda: patches.patch(model, fuse_norm=True)):
@@ -117,7 +117,7 @@ def test_an_attention_that_does_not_rotate():
 
 
 def test_a_norm_that_nothing_reads():
-    """If its result leaves the attention or is lost, the call is refused when the attention returns."""
+    """If the norm's result leaves the attention or is lost, the call is refused when the attention returns."""
     for between in (lambda x, q: q, lambda x, q: x):
         model = Attention(between=between, rotates=False)
         with patches.patch(model, fuse_norm=True):
@@ -188,8 +188,8 @@ def test_inference_mode():
 
 
 def test_forwards_that_are_refused():
-    """A forward is refused if it uses a norm other than by a call with one argument, if the call is inside another
-    expression, or if two classes have the forward."""
+    """A forward is refused if it uses a norm in another way than by a call with one argument, or if this call is part of a
+    larger expression. It is also refused if two classes share it."""
 
     class Asks(Attention):
         def forward(self, x, k, cos, sin):
@@ -219,7 +219,7 @@ def test_forwards_that_are_refused():
 
 
 def test_another_module_in_place_of_a_norm():
-    """A module of another kind than the fused norm, for example one that was set later, is called itself."""
+    """A module that replaces the norm after the patch, and is of another kind, is called as in eager code."""
     model = Attention()
     with patches.patch(model, fuse_norm=True) as handle:
         given = arrays()
@@ -301,8 +301,8 @@ def test_an_input_of_a_rotation_that_is_written_to():
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "nanochat"])
 def test_autocast(name):
-    """Weights are f32. Norms of Qwen 3 then give f32, and are not fused. As without fuse_norm, the rotation rounds to bf16,
-    and gradients differ from eager's by two more roundings for each layer."""
+    """Weights are f32. Norms of Qwen 3 then give f32, and are not fused. The rotation rounds to bf16, as it does without
+    fuse_norm. This adds two roundings for each layer to the differences from eager's gradients."""
     model, inputs, weights = normed(name), words(), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights, autocast=True)
     with patches.patch(model, fuse_norm=True) as handle:
@@ -454,7 +454,7 @@ def test_two_kinds_of_norms_in_one_class():
 
 
 def test_threads():
-    """Three threads run the model, and between its calls an attention that fails before its rotation."""
+    """Three threads run the model. Before each call, they run an attention that fails before its rotation."""
     model, inputs = normed("qwen3"), words()
     failing = Attention(between=lambda x, q: 1 / 0)
     with patches.patch(torch.nn.ModuleList([model, failing]), fuse_norm=True):

@@ -34,7 +34,7 @@ MINIMAX = dict(head_dim=32, num_local_experts=4, num_experts_per_tok=2, **rope(p
 GEMMA3N = dict(head_dim=32, num_kv_shared_layers=0, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64,
                laurel_rank=8, activation_sparsity_pattern=[0.0, 0.0], altup_num_inputs=2, **SLIDING)  # fmt: skip
 
-# The class, its config, and the numbers of norms in two layers that rotations compute, and that modules compute.
+# The class, its config, and how many norms in two layers are computed by rotations, and how many by modules.
 NORMED = {
     "qwen3": (*FAMILIES["qwen3"][:2], 4, 0),
     "qwen3_moe": ("Qwen3Moe", dict(head_dim=16, **SMALL_EXPERTS), 4, 0),
@@ -199,7 +199,7 @@ def read_rstds(rstds, monkeypatch):
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["f32", "bf16", "f16"])
 @pytest.mark.parametrize("name", NORMED)
 def test_same_bits_as_eager_with_eagers_rstd(name, dtype, monkeypatch):
-    """Every combination of a norm and a rotation rounds as eager does, so with eager's rstd, logits have eager's bits."""
+    """Each norm and rotation rounds as eager does, in every combination. So with eager's rstd, logits have eager's bits."""
     model, inputs = normed(name).to(dtype), words(15)
     eager, rstds = run_eager(model, inputs, monkeypatch)
     assert sum(map(len, rstds.values())) == sum(NORMED[name][2:])
@@ -284,7 +284,7 @@ def test_hooks(kind, name):
 
 
 def test_a_norm_with_a_forward_of_its_own():
-    """accelerate and kernels set such a forward on an instance."""
+    """accelerate and kernels set a forward on an instance."""
     model, inputs = normed("qwen3"), words()
     norm = attention(model).k_norm
     norm.forward = norm.forward

@@ -130,8 +130,8 @@ def test_models_with_tokens_that_do_not_rotate_compile(name):
 
 # ---- Functions ----
 
-# The cases of each function: the numbers of tokens of q and of k, the numbers of rows of cos and of cos_k, other arguments,
-# and the row that rotates each token of q and of k (None: the token is unchanged).
+# The cases of each function: the numbers of tokens in q and k, the numbers of rows in cos and cos_k, and other arguments.
+# Then the row that rotates each token of q, and of k. Tokens with None are unchanged.
 STAYS = [None]
 TOKENS = {
     "dinov3_vit.apply_rotary_pos_emb": [
@@ -229,7 +229,8 @@ BAD_TOKENS = {  # the function, changes to a call with 6 tokens in q and k, and 
 
 @pytest.mark.parametrize("what", BAD_TOKENS)
 def test_calls_that_are_refused(what):
-    """Eager would broadcast in some of these calls, but tables [heads, tokens, columns] have no batch dimension."""
+    """Eager would accept and broadcast tables [heads, tokens, columns]. They are refused, because they have no batch
+    dimension."""
     name, changes, message = BAD_TOKENS[what]
     call = dict(q=torch.randn(2, 2, 6, 16), k=torch.randn(2, 2, 6, 16), cos=torch.randn(6, 16), sin=torch.randn(6, 16))
     if "edgetam" in name:
