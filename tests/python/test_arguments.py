@@ -174,14 +174,14 @@ def tensor_for(options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_calls_that_the_rows_change_are_valid(library):
+def test_calls_without_wrong_values_are_valid(library):
     for options in GOOD:
         x = of_library(tensor_for(options), library)
         for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_):
             assert call(function, library, [x], options).shape == x.shape
 
 
-def test_every_option_has_rows():
+def test_every_option_has_wrong_values():
     for option in trope.Options.__annotations__:
         kinds = {kind for kind, name, _, _ in ROWS if name == option}
         assert kinds == {"type", "value", "length"} if option in SEQUENCES else kinds == {"type", "value"}, option

@@ -97,7 +97,7 @@ def test_markdown_has_a_row_for_each_case(result, capsys):
         assert not line.startswith("|") or line.endswith("|")
 
 
-def test_list_prints_what_only_selects(capsys):
+def test_list_prints_the_names_that_only_selects(capsys):
     assert compare.main(["--device", "cpu", "--list", "--only", "thd-pareto/backward/t"]) == 0
     names = capsys.readouterr().out.split("\n")[:-1]
     assert "thd-pareto/backward/trope" in names and all(name.startswith("thd-pareto/backward/t") for name in names)

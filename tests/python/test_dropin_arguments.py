@@ -105,7 +105,7 @@ def test_arguments_that_do_not_fit_together_are_refused(name, changes, argument,
     (None, "not None"), (3, "not 3"), ("meta-llama/Llama-3.1-8B", "not the text"), (torch.nn.Linear, "the class Linear"),
     (types.SimpleNamespace(model_type="llama"), "not a config"), ([], "not []"),
 ])  # fmt: skip
-def test_patch_refuses_what_is_not_a_model(wrong, words):
+def test_patch_refuses_objects_that_are_not_models(wrong, words):
     refused("model", transformers.patch, wrong, words=re.escape(words))
 
 

@@ -167,7 +167,7 @@ def test_a_leaf_in_place(case, view):
     case.check_gradient(leaf, dy, case.formula)
 
 
-def test_autograd_sees_the_rotation_of_the_given_tensor(case):
+def test_the_gradient_of_a_tensor_includes_its_rotation_in_place(case):
     leaf, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x)
     given = leaf * 1
     assert case.rotate(given) is given

@@ -297,7 +297,7 @@ def test_the_rule_may_repeat_the_length_of_the_config():
     assert frequencies({**BASE, "max_position_embeddings": 2048, "rope_scaling": rope}).rule == "dynamic"
 
 
-def test_the_configs_original_length_takes_precedence_over_the_rope_dicts():
+def test_the_original_length_in_the_config_takes_precedence_over_the_rope_dict():
     config = {"head_dim": 128, "rope_theta": 500000.0, ORIGINAL: 8192}
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     assert frequencies({**config, "rope_scaling": rope}) == made("llama3")
@@ -393,7 +393,7 @@ def test_layers_that_are_not_scaled_are_refused():
     assert frequencies({**config, "rope_scaling": None, "rope_scaling_layers": [1]}).rule == "default"
 
 
-def test_layers_may_have_the_same_base_or_none():
+def test_layers_may_have_the_same_base_or_no_rotation():
     config = {"head_dim": 64, "rope_theta": 1e4, "layer_rope_theta": [1e4, 0, 1e4]}  # 0: a layer without rotation
     close(frequencies(config), default(64))
 

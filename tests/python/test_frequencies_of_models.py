@@ -210,7 +210,7 @@ def test_configs_of_models_match_transformers(name, tmp_path):
             refused("layer_type", given)
 
 
-def test_pairs_keep_the_order_of_the_rule_if_a_model_reorders_them():
+def test_frequencies_keep_the_order_of_the_rule_if_a_model_reorders_its_pairs():
     config = {"model_type": "ernie4_5_vl_moe_text", "hidden_size": 2560, "num_attention_heads": 20, "num_hidden_layers": 2,
               "rope_theta": 500000.0, "rope_scaling": {"type": "default", "mrope_section": [22, 22, 20]}}  # fmt: skip
     inv_freq, _ = transformers_frequencies(transformers_config(config), None, None)
@@ -480,12 +480,12 @@ def test_falcon_with_alibi_does_not_rotate():
     assert frequencies(transformers_config({"model_type": "falcon"})).rotary_dim == 64
 
 
-def test_a_model_without_a_rotary_embedding_is_refused_whatever_its_keys():
+def test_a_model_without_a_rotary_embedding_is_refused_with_any_keys():
     for model in NO_ROTATION:
         refused("model_type", {**ONE, "model_type": model})
 
 
-def test_models_without_a_rotary_embedding_have_none_in_transformers():
+def test_refused_models_have_no_rotary_embedding_in_transformers():
     mapping, wrong = transformers_mapping(), []
     for model in NO_ROTATION.intersection(mapping):
         module = importlib.import_module(mapping[model].__module__.replace("configuration_", "modeling_"))

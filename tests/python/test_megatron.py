@@ -129,7 +129,7 @@ def test_sbhd(device, dtype, batch, options):
     assert torch.equal(apply(t, torch.cat((freqs, make_freqs(device, 5, batch))), options), right(t))
 
 
-def test_sbhd_is_near_eager_code_with_its_own_cosine(device):
+def test_sbhd_is_near_eager_code_with_the_cosine_of_pytorch(device):
     """The formula with PyTorch's cosine differs in only a few elements, whose cosine or sine rounds to another bf16."""
     freqs, t = make_freqs(device, batch=BATCH), make_sbhd(device, torch.bfloat16)
     found, right = apply(t, freqs, {}), formula(t, freqs.cos(), freqs.sin())
@@ -229,7 +229,7 @@ def test_positions_beyond_the_table(device):
         assert torch.equal(missing.cpu(), find_rows() >= rows)
 
 
-def test_tokens_behind_the_last_sequence_are_zero(device):
+def test_tokens_after_the_last_sequence_are_zero(device):
     freqs, words = make_freqs(device, ROWS), dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group())
     turn = formula_of_freqs(freqs, find_rows())
     check_bits(

@@ -98,7 +98,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_mla_in_place_on_a_view_of_a_leaf_writes_the_leaf_as_megatrons_own_does(case, view):
+def test_mla_in_place_on_a_view_of_a_leaf_writes_the_leaf_as_in_megatron(case, view):
     y = case.rotate(view(case.leaf))
     expected = case.formula(view(case.old))
     check_results(y, case.leaf, expected, case.old, bits=True)

@@ -174,7 +174,7 @@ def test_one_of_two_norms():
         assert handle.norms == dict(q_layernorm=1, k_layernorm=0)
 
 
-def test_one_module_for_both():
+def test_one_norm_module_for_q_and_k():
     layer, inputs = make(**RMS), make_inputs()
     layer.k_layernorm = layer.q_layernorm
     expected = run(layer, *inputs)
@@ -535,7 +535,7 @@ def test_undo_below_another_wrapper():
         del attention.SelfAttention.forward
 
 
-def test_patch_refuses_what_it_does_not_know(monkeypatch):
+def test_patch_refuses_unknown_flags_and_versions(monkeypatch):
     for wrong in (None, 1, "yes"):
         refused("fuse_norm", tm.patch, fuse_norm=wrong)
     kept = attention.apply_rotary_pos_emb

@@ -208,7 +208,7 @@ def test_default_cp_group_is_megatrons(build):
     assert torch.equal(found, formula_of_freqs(freqs, find_rows(2, 1))(t))
 
 
-def test_compile_of_what_is_patched(build):
+def test_compile_of_a_patched_function(build):
     utils, config, freqs = build.all(MAIN)[UTILS], make_config(), make_freqs("cpu")
     t = make_sbhd("cpu")
     with tm.patch() as handle:

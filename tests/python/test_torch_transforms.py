@@ -214,7 +214,7 @@ def test_third_derivatives_by_freqs(device):
         torch.testing.assert_close(result(angles), wanted(angles))
 
 
-def test_derivatives_by_a_tangent_of_freqs(device):
+def test_directional_derivatives_by_freqs(device):
     """A directional derivative by freqs is linear in the direction. Its derivative with respect to the direction is right,
     too."""
     x, angles, g = (random(*shape, device=device, seed=i) for i, shape in enumerate([(3, 2, 1, 8), (3, 4), (3, 2, 1, 8)]))

@@ -131,7 +131,7 @@ def test_other_dtypes_of_freqs(device, freqs_dtype):
     check(lambda t: te.apply_rotary_pos_emb(t, freqs), t.double(), lambda t: call.formula(t, freqs), slack=SLACK)
 
 
-def test_tokens_behind_the_last_sequence_are_zero(device):
+def test_tokens_after_the_last_sequence_are_zero(device):
     call, freqs, count = Call(device, "thd"), make_freqs(device), sum(LENGTHS)
     check(
         lambda t: te.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=call.words["cu_seqlens"]),
