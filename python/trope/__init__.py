@@ -101,7 +101,10 @@ def _describe_options(options):
 
 
 def _resolve(srcs, options, find_norm=refuse_norm):
-    """Returns the Spec, the Side and the Arrays of the norms' weights of a call of Arrays. find_norm: see resolve_norms."""
+    """Returns (Spec, Side, weights) of a call of Arrays. weights: the Array or None of each norm's weight, or ().
+
+    find_norm: see resolve_norms.
+    """
     norms = options.get("norms")
     spec, side = resolve(srcs, _describe_options({**options, "norms": None} if norms is not None else options))
     if norms is None:
@@ -328,7 +331,7 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     side_metas = Side(*(None if array is None else array.meta for array in side))
     of_norms = [NormArrays(None if array is None else array.meta) for array in weights]
     plan = _plan.Plan(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
-    # The results are not allocated. These addresses belong to no array.
+    # No results are allocated: these addresses belong to no array.
     nowhere = [2**46 + (i << 42) for i in range(len(srcs) + sum(has_norm))]
     beside = [array.pointer or 0 for array in (*side, *weights) if array is not None]
     return plan.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)

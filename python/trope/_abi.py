@@ -181,7 +181,7 @@ STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_norm": Norm, "tr
 
 
 def _find_library():
-    """Returns the path of libtrope.so in the package, which has two folders in an editable install, or TROPE_LIBRARY."""
+    """Returns TROPE_LIBRARY, or the path of libtrope.so in the package, which has two folders in an editable install."""
     files = [os.path.join(folder, "libtrope.so") for folder in sys.modules[__package__].__path__]
     return os.environ.get("TROPE_LIBRARY") or next(filter(os.path.exists, files), files[-1])
 

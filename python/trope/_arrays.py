@@ -109,7 +109,7 @@ def _checked(array, argument):
 
 
 def _capsule(x):
-    """Returns a DLPack capsule of the newest version that x supports. It has no stream, which is an option of the call."""
+    """Returns a DLPack capsule of the newest version that x supports. It has no stream, because calls have that option."""
     try:
         return x.__dlpack__(max_version=(1, 0))
     except TypeError:
@@ -160,7 +160,7 @@ def describe(x, argument):
     if interface is not None:
         return _by_interface(x, interface, "cuda", argument)
     if hasattr(x, "__dlpack__"):
-        if hasattr(x, "is_neg") and x.is_neg():  # PyTorch negates lazily: the memory has the other signs
+        if hasattr(x, "is_neg") and x.is_neg():  # PyTorch negates lazily: values in memory have the other sign
             raise Error("%s is a tensor that is negated lazily: pass resolve_neg()" % argument, argument)
         return _by_dlpack(x, argument)
     message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not %s"

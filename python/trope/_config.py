@@ -60,7 +60,7 @@ def same(a, b):
         b = list(b)
     try:
         return bool(a == b)
-    except Exception:  # arrays compare to arrays, and a class of the caller may do anything
+    except Exception:  # the comparison of arrays is an array, and classes of the caller may do anything
         return False
 
 
@@ -250,7 +250,7 @@ def refuse_without_rotation(keys):
 
 
 def refuse_misspelt(keys):
-    """Refuses a key whose name is about rotations, if neither this package nor a list knows it."""
+    """Refuses a key whose name is about rotations, unless this package reads it or MEANINGLESS_KEYS permits it."""
     for key, value in keys.mapping.items():
         is_about = isinstance(key, str) and any(word in key.lower() for word in ("rope", "rotary", "theta"))
         if not is_about or value is None or key in KEYS_OF_ROTATIONS:
@@ -292,8 +292,8 @@ def _old_layers(keys, rope_name, rope):
     """Returns the dicts by layer type of a config of transformers 4 whose model has two rotations, or {} for other configs.
 
     transformers 5 converts such configs in the same way (convert_rope_params_to_dict of Gemma3TextConfig, ModernBertConfig
-    and Olmo3Config), with one exception: the sliding layers of OLMo 3 have rope_theta here, as in transformers 4. 5.24
-    gives them the 500000 of the class, whatever rope_theta is.
+    and Olmo3Config). There is one exception: the sliding layers of OLMo 3 have rope_theta here, as in transformers 4, while
+    5.24 ignores rope_theta and gives them the class's 500000.
     """
     layout = of_model(LAYERED, keys.model_type)
     for sign, model in (("rope_local_base_freq", GEMMA3), ("global_rope_theta", MODERNBERT)):
@@ -332,7 +332,7 @@ def _select(rope, layers, layer_type):
 
 
 def _move_truncate(rope, layer):
-    """Gives a layer's dict the `truncate` that transformers uses: the one next to the dicts of layer types."""
+    """Gives a layer's dict the `truncate` that transformers uses, which stands next to the dicts of layer types."""
     inner = layer.pop("truncate", None)
     if "truncate" in rope:
         if not same(inner, rope["truncate"]):
@@ -356,7 +356,7 @@ def _refuse_unreadable(keys, rope):
     if not all(same(base, 0) or rope["rope_theta"] is not None and same(base, rope["rope_theta"]) for base in bases):
         text = "(%s) gives layers other bases: leave it out, and give the base of each kind of layer as rope_theta"
         fail("layer_rope_theta", text, shown(bases))
-    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2: once loaded, it lists all layers
+    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2: in a loaded config, it lists all layers
     layers = keys.get("num_hidden_layers")
     is_for_all = keys.get("rope_scaling_layers") is None or isinstance(layers, int) and layers == len(scaled)
     if rope["rope_type"] not in (None, "default") and not is_for_all:
@@ -375,7 +375,7 @@ def read_rope(keys, layer_type):
     if layers:
         layer_type = _select(outer, layers, layer_type)
     elif layer_type is not None:
-        # Layers of this type may not rotate (Cohere 2), or be Mamba layers. The config does not tell which layers rotate.
+        # This type may be one that does not rotate (Cohere 2, Mamba layers). The config does not tell which layers rotate.
         fail("layer_type", "(%r) is given, but all layers that rotate do so alike: leave it out", layer_type)
     rope = dict(layers[layer_type] if layers else outer)
     for key, names in FALLBACKS.items():

@@ -120,7 +120,7 @@ def _agrees(kind, module, root, dtype, weight_dtype):
     def random(*shape):
         return torch.randn(*shape, generator=generator, device="cpu")
 
-    # In these rows, eps is most of the mean, some of it, and almost nothing.
+    # The rows have a mean(x^2) that is much larger than eps, close to eps, or much smaller than eps.
     scales = torch.tensor([1, 8, 64, eps**0.5, 2 * eps**0.5, eps**0.5 / 8], device="cpu")
     x = (random(6, size) * scales[:, None]).to(dtype).requires_grad_()
     dy = random(6, size).to(dtype)
@@ -269,7 +269,7 @@ class Deferred(Lazy):
     def view(self, *shape):
         try:
             x = self.x.view(*shape)
-        except RuntimeError:  # the strides of the norm's result may allow the view
+        except RuntimeError:  # the norm's result has other strides, and may have this view
             return self.own().view(*shape)
         if x.shape == self.x.shape and x.dtype == self.x.dtype:
             heads = self.heads
@@ -366,7 +366,7 @@ def take_norms(tensors, norms, layout, is_exact):
 
 
 def _refuse_hooks(module, where):
-    """Refuses code that calls of the module run and the rotation would not run."""
+    """Refuses code that a call of the module runs and the rotation would not run."""
     for hooks in HOOKS:
         if getattr(module, hooks):
             raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
@@ -456,7 +456,7 @@ class Fusion:
 
     def remove(self):
         self.function.__code__, forward = self._saved
-        if vars(self.cls).get("forward") is self._checked:  # otherwise it is inside a wrapper, and has no effect
+        if vars(self.cls).get("forward") is self._checked:  # otherwise a wrapper still calls it, without an effect
             self.cls.forward = forward
         for name in self.kinds:
             delattr(self.cls, _PREFIX + name)

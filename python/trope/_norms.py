@@ -25,8 +25,8 @@ class Norm:
     """An RMS norm of one tensor of a call: n(x) = x / sqrt(mean(x^2) + eps) * weight. A Norm is immutable.
 
     Arguments:
-        weight: [head_dim], or [heads, head_dim] with a weight for each head, which may also be flat. It is contiguous f32,
-            f16 or bf16 (f64 with f64 tensors). None: the norm has no weight.
+        weight: [head_dim], or a weight for each head: [heads, head_dim] or [heads * head_dim]. It is contiguous f32, f16 or
+            bf16 (f64 with f64 tensors). None: the norm has no weight.
         eps: is added to the mean of the squares.
         plus_one: True multiplies by 1 + weight, as Gemma 3 and Qwen3-Next do.
         scope: the elements that are normalised together. "head": each head of a token. "token": all heads of a token

@@ -15,7 +15,7 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f
 _INDICES = {"int32": "i32", "int64": "i64"}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # the bytes of an element
 _PLANS_MOST = 512
-# Multiples of this are the addresses of arrays without elements, whose libraries report 0. Nothing is read there.
+# Libraries report address 0 for arrays without elements. Such an array gets a multiple of this, which is never read.
 _NO_ELEMENTS = 64
 _LAYOUTS_OF_GROUPS = [layout for layout, dims in DIMS.items() if dims.groups is not None]
 # The settings that are numbers in trope_args. (With cp_size 1, the other two are 0.)
@@ -53,7 +53,7 @@ def _index_dtype(meta, argument):
 
 
 def _check_dtype(meta, wanted, argument):
-    """Checks the dtype of an array that is written, because the library is not told it."""
+    """Checks the dtype of an array that is written, because the library cannot: a call does not contain this dtype."""
     if name_of_dtype(meta.dtype) != wanted:
         raise Error("%s has dtype %s, and must be %s" % (argument, name_of_dtype(meta.dtype), wanted), argument)
 
@@ -68,7 +68,8 @@ def _is_contiguous(shape, strides):
 
 
 def _flat(meta, size, argument, what):
-    """Refuses an array that is not one contiguous dimension of `size` elements (None: any number), one for each `what`."""
+    """Refuses an array that is not one contiguous dimension of `size` elements (None: any number). The error says that each
+    element belongs to one `what`."""
     shape, strides = tuple(meta.shape), meta.strides
     if len(shape) != 1 or (size is not None and shape[0] != size):
         wanted = "[%s]" % what if size is None else "[%d], one for each %s" % (size, what) if what else "[%d]" % size
@@ -106,8 +107,8 @@ def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
 
 
 class Plan:
-    """The structs of a call for arrays with these properties. Each argument except spec is a Meta or has them. norms has
-    NormArrays for each tensor, or nothing if the spec has no norms."""
+    """The structs of a call for arrays with these properties. The arguments after spec hold Metas, or arrays with their
+    attributes. norms has NormArrays for each tensor, or nothing if the spec has no norms."""
 
     def __init__(self, backward, spec, srcs, dsts, forward_srcs, side, norms=()):
         self.spec = spec  # keeps it alive, because the keys of plans have its id
@@ -416,8 +417,8 @@ class Plan:
 
     def _find_slots(self, srcs, dsts, forward_srcs, side, norms):
         """Returns where the addresses of the present arrays go, in order: (words of a struct, index of the word, the
-        address to use if the array has no elements). The latter differs for each array, because equal addresses would mean
-        a call in place."""
+        address to use if the array has no elements). That address differs for each array, because equal addresses would
+        mean a call in place."""
         args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
         slots = []
         for name, metas in (("src", srcs), ("dst", dsts), ("forward_src", forward_srcs)):
@@ -444,8 +445,8 @@ class Plan:
             raise _abi.error_of_call(status, self.table_name, lambda i: operands[i].src == operands[i].dst)
 
     def run(self, addresses, stream=None, allocate=None):
-        """Makes the call. addresses: of the present arrays, in the order src of all operands, dst, forward_src, `side`,
-        norms.
+        """Makes the call. addresses: the addresses of the present arrays, in this order: src of all operands, dst,
+        forward_src, `side`, norms.
 
         allocate(bytes) returns scratch memory, which gradients of angles and of norms need: (the object that keeps it
         alive, its address).

@@ -2,9 +2,9 @@
 it.
 
 A Rotary calls a function with small random tensors on the CPU, and looks for the Recipe that gives the same bits, shapes
-and dtypes, and in float32 the same gradient. A Recipe rotates all tokens of its tensors. Some functions leave tokens out,
-or rotate q and k by other rows. For these, an arrangement passes views of the rotated tokens to the Recipe, and joins the
-results. trope.transformers finds the functions of a model, and installs the replacements.
+and dtypes. In float32 it must also give the same gradient. A Recipe rotates all tokens of its tensors. Some functions leave
+tokens out, or rotate q and k by other rows. For these, an arrangement passes views of the rotated tokens to the Recipe, and
+joins the results. trope.transformers finds the functions of a model, and installs the replacements.
 """
 
 import dataclasses
@@ -289,7 +289,7 @@ class Rotary:
     handles: the number of Patch objects that want it to be replaced
     """
 
-    head_dim = 32  # of random tensors: PyTorch's loops are vectorized for the whole row, even with 16 complex numbers
+    head_dim = 32  # so that PyTorch's vectorized loops compute whole rows, even rows of 16 complex numbers
 
     def __init__(self, function, where):
         self.original, self.where, self.calls, self.traced, self.handles = function, where, 0, 0, 0
@@ -322,7 +322,7 @@ class Rotary:
                 return
         raise Error("its parameters are %s" % self.signature)
 
-    # How the function is called: with tables of `columns` columns, in a form (layout, tables, unsqueeze_dim).
+    # -- Calling the function, with tables of `columns` columns in a form (layout, tables, unsqueeze_dim) --
 
     def _forms(self):
         unsqueeze_dims = (1, 2, -2, 0) if "unsqueeze_dim" in self.names else (None,)
@@ -371,11 +371,11 @@ class Rotary:
         except Exception:
             return ()
 
-    # The results of the function.
+    # -- Finding what it computes --
 
     def _find_recipe(self):
-        """Finds the recipe without roundings of other dtypes. The first accepted columns show if heads may rotate in
-        part."""
+        """Finds the recipe without roundings of other dtypes. It tries few columns first: if the function accepts them,
+        heads may rotate in part."""
         taken = False
         for self.columns in (self.head_dim // 4, self.head_dim // 2, self.head_dim):
             for form in self._forms():
@@ -399,7 +399,7 @@ class Rotary:
         raise Error("no pairing, columns, direction and window of trope.torch.rotate have its bits in float32")
 
     def _keep_bhsd(self, has_groups=False):
-        """Drops the forms of other layouts, for an arrangement with tokens in dimension -2. Tokens may be in groups."""
+        """Keeps only forms with tokens in dimension -2, as arrangements need. has_groups: whether tensors may be bghsd."""
         forms = {key: [form for form in forms if form[0] == "bhsd"] for key, forms in self.recipe.forms.items()}
         groups = {(5, *key[1:]): [("bghsd", one) for _, one in forms[key]] for key in forms if has_groups}
         self.recipe.forms = {key: choices for key, choices in {**forms, **groups}.items() if choices}
@@ -477,7 +477,7 @@ class Rotary:
         gives = results and _gives(self._rotate_by(self.recipe), ([q], *rest), results[:1])
         return ("q" if len(results) == 1 else "q, None") if gives else ""
 
-    # The replacement.
+    # -- The replacement --
 
     def _rotate_by(self, recipe):
         """Returns a function like _call that applies the recipe in the arrangement."""

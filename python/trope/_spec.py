@@ -78,7 +78,7 @@ _PER_TENSOR = tuple([name for name, option in SETTINGS.items() if option.per_ten
 
 
 def _complete(name, value, is_given, count):
-    """Returns a value for the Spec of `count` tensors. Defaults stay unchecked: torch.compile guards a check's reads."""
+    """Returns a value for the Spec of `count` tensors. Defaults are not checked: torch.compile guards what checks read."""
     if value is None and TABLE[name].default is None:
         value = DEFAULTS[name]
     elif value is None or is_given:

@@ -5,9 +5,9 @@ with autograd that apex.transformer.functional had.
     from trope.apex import fused_apply_rotary_pos_emb
 
 Results are those of apex's kernels. In half precision, cos and sin are rounded to the dtype of the tensor, and so are each
-product and the sum (rounding="native" of trope.torch.rotate). With cos and sin given, these are apex's bits. In f32 each
-sum is a fused multiply-add of a rounded product ("once"), which nvcc generates from apex's source. Sines and cosines of
-freqs are trope's, which differ from CUDA's sincosf in the last bits.
+product and the sum (rounding="native" of trope.torch.rotate). If cos and sin are given, results have apex's bits. In f32
+each sum is a fused multiply-add of a rounded product ("once"), which nvcc generates from apex's source. Sines and cosines
+of freqs are trope's, which differ from CUDA's sincosf in the last bits.
 
 Element i is paired with i + d2/2, and each column of a table belongs to one element. d2 may be less than d: the other
 elements are copied. Tables have no gradient, and the wrappers refuse tables that require one. Tensors may also be f64, and
@@ -202,7 +202,7 @@ def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
 
 
 class _Rotation(Function):
-    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). Differentiable again."""
+    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). The gradient has autograd."""
 
     @staticmethod
     def forward(ctx, transposed, run, x, *tables):

@@ -5,9 +5,9 @@
     frequencies(rope_type="llama3", rope_theta=500000.0, head_dim=128, factor=8.0, low_freq_factor=1.0,
                 high_freq_factor=4.0, original_max_position_embeddings=8192)
 
-The library computes the rules (trope_frequencies, section 6 of include/trope/trope.h). Keys have the meaning and the places
-that they have in transformers 5 (modeling_rope_utils.py, and the config classes in models/), for configs as versions 4 and
-5 write them. If a key is missing, or the rule does not use it, transformers continues with a warning or a default. Here
+The library computes the rules (trope_frequencies, section 6 of include/trope/trope.h). Keys have the same meaning and the
+same places as in transformers 5 (modeling_rope_utils.py, and the config classes in models/). Configs may be written by
+version 4 or 5. If a key is missing, or the rule does not use it, transformers continues with a warning or a default. Here
 this is an Error that names the key, so that nobody trains with a forgotten value.
 """
 
@@ -160,7 +160,7 @@ def _read_array(array, argument):
 
 
 def _first(given, count, argument):
-    """Returns a list of at most `count` first elements."""
+    """Returns a list of the first elements, at most `count`."""
     try:
         return list(itertools.islice(given, count))
     except Exception as error:  # an iterator runs code of the caller
@@ -250,8 +250,8 @@ class Rotation:
         """Returns original_max_position_embeddings, in tokens. The config's own value has priority, as in transformers
         (Phi-3).
 
-        If it is missing, YaRN uses max_position_embeddings, as in transformers 4 and 5, and so does LongRoPE with factor,
-        as in 4. The other rules fail in 4 and are not scaled in 5. Here they require it.
+        If it is missing, YaRN uses max_position_embeddings, as in transformers 4 and 5. LongRoPE with factor does the same,
+        as in version 4. The other rules require it here: without it, version 4 fails, and version 5 does not scale.
         """
         own = optional_number(ORIGINAL, self.sizes[ORIGINAL])
         falls_back = self.rule == "yarn" or self.rule == "longrope" and self.rope.get("factor") is not None
@@ -273,7 +273,7 @@ class Rotation:
     # -- Sizes --
 
     def partial(self):
-        """Returns partial_rotary_factor, or the model class's unless there is a qk_rope_head_dim, or None."""
+        """Returns partial_rotary_factor, or the class's value if qk_rope_head_dim is missing too, or None."""
         value, of_class = self.get("partial_rotary_factor"), of_model(CLASS_PARTIAL, self.model_type)
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None
@@ -285,7 +285,7 @@ class Rotation:
         return value
 
     def head_dim(self):
-        """Returns the number of elements of a head: head_dim, the model's class's, or hidden_size / num_attention_heads."""
+        """Returns the number of elements of a head: head_dim, the class's default, or hidden_size / num_attention_heads."""
         names = ("head_dim", "hidden_size", "num_attention_heads")
         head, hidden, heads = (optional_integer(name, self.sizes[name]) for name in names)
         head = of_model(CLASS_HEAD_DIM, self.model_type) if head is None else head
@@ -298,11 +298,11 @@ class Rotation:
         return hidden // heads if head is None else head
 
     def rotary_dim(self):
-        """Returns the number of elements of a head with a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
+        """Returns how many elements of a head have a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
         (MLA).
 
-        With the rule proportional, all elements have one, because partial_rotary_factor belongs to the rule. GPT-J has
-        rotary_dim instead. If given, rotary_dim and qk_rope_head_dim must equal the result. qk_rope_head_dim takes the
+        With the rule proportional, all elements have a frequency, because partial_rotary_factor belongs to the rule. GPT-J
+        has rotary_dim instead. If given, rotary_dim and qk_rope_head_dim must equal the result. qk_rope_head_dim takes the
         place of head_dim if no factor tells which part of a head rotates.
         """
         partial = self.partial()
@@ -354,7 +354,7 @@ def _yarn(rotation, dim):
     if truncate is not True and truncate is not False:  # transformers reads null, 0 and "" as false
         fail("truncate", "must be true or false, not %s", shown(truncate))
     scales = rotation.get("mscale"), rotation.get("mscale_all_dim")
-    scales = scales if all(scales) else (0.0, 0.0)  # in transformers, one without the other, or 0, has no effect
+    scales = scales if all(scales) else (0.0, 0.0)  # transformers ignores one without the other, and 0
     return {
         "factor": rotation.max_position() / original if factor is None else factor,  # DeepSeek has null instead of no key
         "original_max_position": original,

@@ -3,20 +3,20 @@
     modeling_llama.apply_rotary_pos_emb = trope.liger.liger_rotary_pos_emb
 
 Results are new tensors with q's and k's order of dimensions in memory. q, k and upstream gradients are not changed, while
-Liger overwrites them if they are contiguous. Strides may be any. Nothing is copied first, except for cos and sin if their
+Liger overwrites them if they are contiguous. Any strides are accepted. Nothing is copied first, except cos and sin if their
 strides differ. Gradients are the exact transpose and can be differentiated again. Tables have no gradients, and tables that
 require one are refused.
 
 Rounding: the arithmetic is fp32, rounded once at the store. Liger's Triton kernels do the same if the tables are float32,
-and its CuTe kernel always does. They may fuse the other product of a sum, which changes the last bit of fp32. With tables
+and its CuTe kernel always does. Liger may fuse the other product of a sum, which changes the last bit of fp32. With tables
 of 16 bits, the Triton kernels cast q and k to the dtype of the tables and compute in it. On an H100, one product of each
 sum is rounded to that dtype and the other is fused, so their results differ from trope's by that rounding. trope never
 casts float32 tensors to the dtype of such tables.
 
-Liger ignores some wrong arguments that are refused here: position_ids, an unsqueeze_dim that means another layout, tables
-that are wider than the heads or of another length, q and k of different dtypes, and Llama 4 frequencies that are no longer
-complex. Liger reads the first half of the columns of full-width tables, which has each angle once. trope reads both halves,
-each for its elements, as in the formula q * cos + rotate_half(q) * sin.
+Liger ignores some wrong arguments that are refused here: position_ids, an unsqueeze_dim that means another layout, and
+tables that are wider than the heads or of another length. Also refused are q and k of different dtypes, and Llama 4
+frequencies that are no longer complex. Liger reads the first half of the columns of full-width tables, which has each angle
+once. trope reads both halves, each for its elements, as in the formula q * cos + rotate_half(q) * sin.
 """
 
 import torch as _torch

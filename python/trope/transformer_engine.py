@@ -8,9 +8,9 @@ bits differ where CUDA's sincosf and trope's differ. Tables are [positions, 1, 1
 element. If d2 is below head_dim, the other elements of a head are copied. Backward is the transpose, with the
 start_positions and the context parallelism of forward. It can be differentiated again.
 
-These functions also accept tensors on the CPU, f64, packed QKV of any strides, in thd, and with V heads of another width,
-and they have gradients of freqs. Like TransformerEngine's unfused code, apply_rotary_pos_emb also takes freqs of each batch
-entry, [positions, b, 1, d2], but not for packed QKV.
+These functions also accept f64 and tensors on the CPU, and they have gradients of freqs. Packed QKV may have any strides,
+be thd, and have V heads of another width. Like TransformerEngine's unfused code, apply_rotary_pos_emb also takes freqs of
+each batch entry, [positions, b, 1, d2], but not for packed QKV.
 """
 
 import torch
@@ -213,7 +213,7 @@ def apply_rotary_pos_emb(
         tensor_format: "sbhd", "bshd" or "thd".
         start_positions: [b] int32 or int64, or [sequences] with thd: is added to the index in the sequence.
         interleaved: True pairs element 2i with 2i + 1. False pairs i with i + d2/2. The columns of freqs are paired
-        likewise.
+            in the same way.
         fused: is ignored: the call is always fused. (Unfused, TransformerEngine rounds cos and sin to the dtype of t, and
             each operation. trope.torch.rotate does this with rounding="native".)
         cu_seqlens: [sequences + 1] int32 or int64, for thd, otherwise ignored: offsets in the stream of all ranks. Tokens
@@ -269,7 +269,7 @@ def _apart_parts(q, k, v, sizes):
 def _same(a, b):
     """Whether two tables are the same table."""
     if a is b or torch.compiler.is_compiling() or a.requires_grad or b.requires_grad:
-        return a is b  # the gradient of an alias, such as the result of detach(), is another one
+        return a is b  # an alias, such as the result of detach(), has another gradient
     return a.data_ptr() == b.data_ptr() and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 
@@ -369,7 +369,7 @@ def _rotate_qkv_back(
 
 
 def _names(x):
-    """Returns names of q, k and v that stand for x, whose parts they are."""
+    """Maps the names of q, k and v to the name of the tensor that they are parts of."""
     return {"tensors[%d]" % i: x for i in range(3)}
 
 
@@ -520,8 +520,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
     The table is computed in fp32, as in TransformerEngine: far positions have the rounding of an fp32 product, which
     trope.frequencies does not have. The buffer inv_freq is on the current CUDA device, if there is one. Casts of the module
-    leave it in float32, checkpoints that have rounded it to 16 bits do not change it, and it is computed again when it
-    leaves the meta device.
+    leave it in float32. Checkpoints that have rounded it to 16 bits do not change it. It is computed again when it leaves
+    the meta device.
     """
 
     @arguments(
@@ -574,7 +574,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
-        """Replaces frequencies that a model cast to 16 bits has saved by the ones that they were rounded from."""
+        """Replaces saved frequencies that a cast of the model has rounded to 16 bits by float32 ones, computed again."""
         saved = state_dict.get(prefix + "inv_freq")
         if isinstance(saved, torch.Tensor) and saved.is_floating_point() and saved.element_size() < 4:
             own = self._compute_inv_freq(saved.device)

@@ -13,13 +13,14 @@ anything. It also refuses a model that calls no such function.
 A patch leaves no trace in a model. Copies and pickles of the model are those of an ordinary model, and a copy is patched as
 long as its class is. Patching a single model is not possible: its modules would need methods of their own, with copies of
 the module's globals. But methods of transformers are wrapped by decorators, are called through super(), and are replaced in
-instances by accelerate and by kernels, and copied globals would miss later replacements by other libraries.
+instances by accelerate and by kernels. Copied globals would also miss later replacements by other libraries.
 
-Backward rounds according to the options. The gradient has eager's bits if q, k and the tables have one dtype, and if q and
-k are cast to float32 first. If 16-bit q is multiplied by float32 tables without a cast, or is cast for each of the two
-products, eager rounds both terms of a gradient to 16 bits and adds them in 16 bits. Here their sum is rounded once.
-docs/python.md lists these models. The gradient has the memory layout of the upstream gradient, while eager's is mostly in
-the order of its shape. PyTorch may therefore sum over it in another order, for example for the weight of a norm in Gemma 4.
+Backward rounds according to the options. The gradient has eager's bits if q, k and the tables have one dtype. It also has
+them if q and k are cast to float32 first. Some models multiply 16-bit q by float32 tables without a cast, or cast it for
+each of the two products. There, eager rounds both terms of a gradient to 16 bits and adds them in 16 bits. Here their sum
+is rounded once. docs/python.md lists these models. The gradient has the memory layout of the upstream gradient, while
+eager's gradient is mostly in the order of its shape. PyTorch may therefore sum over it in another order, for example for
+the weight of a norm in Gemma 4.
 
 patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py explains
 how). Such a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in
@@ -75,7 +76,7 @@ def _names_in(code):
 
 
 def _named_by(function):
-    """Returns (globals of a module, name) of everything that a function may look up there, also as a module's attribute."""
+    """Returns all (globals of a module, name) that a function may look up: in its own module, or in one that it names."""
     names, own = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
     modules = [vars(own[name]) for name in names if isinstance(own.get(name), _types.ModuleType)]
     return [(space, name) for space in (own, *modules) for name in names]
@@ -114,7 +115,7 @@ class _Search:
             raise Error("%s calls no rotary function: there is nothing to patch" % _name_of(type(model)), "model")
 
     def _is_held(self, value):
-        """Whether a value is a function that is no method of a class, or a rotary function of the package kernels."""
+        """Whether a value is a rotary function: one that is no method of a class, or one of the package kernels."""
         if isinstance(value, _types.FunctionType):
             return "." not in value.__qualname__ and _NAME.search(value.__qualname__)
         return getattr(value, "kernel_layer_name", "") == "rotary_pos_emb"
@@ -404,8 +405,7 @@ def patch(model, fuse_norm=False):
         a Patch
     Raises:
         trope.Error: names all functions whose bits no options of rotate give, or says that the model calls none. Nothing
-        has
-            been patched then. With fuse_norm, it names all attentions whose norms cannot be fused. A call raises it for
+            has been patched then. With fuse_norm, it names all attentions whose norms cannot be fused. A call raises it for
             dtypes, layouts or shapes that the function was not tried with, and for hooks of a fused norm.
     """
     if not isinstance(model, _torch.nn.Module):
@@ -444,7 +444,8 @@ def _make_model(path):
 
 
 def main(arguments=None):
-    """What trope.transformers.patch does to the model of a config, a line a function; or why nothing, and exit status 1."""
+    """Prints what trope.transformers.patch does to the model of a config, one line for each function. If patch refuses the
+    model, it prints why, and the exit status is 1."""
     parser = _argparse.ArgumentParser(prog="python -m trope.transformers", description=main.__doc__)
     parser.add_argument("config", help="a config.json, or its folder")
     parser.add_argument("--fuse-norm", action="store_true", help="with the norms of q and k that rotations would compute")

@@ -109,7 +109,7 @@ def _check_window(call, tensor):
 
 
 def _width_of_columns(call, table, signs):
-    """Returns the width by the columns of a table, if nothing else determines it.
+    """Returns the width that the columns of a table imply, if nothing else determines it.
 
     It equals the number of columns if both columns of a pair are equal. Otherwise it is twice that number, as in ordinary
     RoPE.
@@ -201,7 +201,7 @@ def _read_inv_freq(call, tensor):
 
 
 def parse_scaling(text):
-    """Returns the keywords of trope.frequencies for "RULE:key=value,...". 0 is no valid value."""
+    """Returns the keywords of trope.frequencies for "RULE:key=value,...". 0 is refused, except in lists."""
     rule, _, rest = text.partition(":")
     keys = {"rope_type": rule}
     if rule not in RULE_KEYS or rule == "ntk_alpha":
@@ -261,7 +261,7 @@ def _rotation(call, dim):
 
 
 def _frequencies(call):
-    """Returns the Frequencies of a call without angles in the file. Each window has the frequencies of its width."""
+    """Returns the Frequencies of a call whose file has no angles. Each window gets those for its own width."""
     options, windows = call.options, call.options.windows
     dim = call.rotary_dim // windows
     rotation = _rotation(call, dim)

@@ -18,12 +18,12 @@ POISONED = 1  # TROPE_STATUS_POSITION of include/trope/trope.h
 class Call:
     """The call of a group of tensors.
 
-    layout, dtype, batch, tokens, heads   of the operands; heads: the number of elements of a head, for each that rotates
+    layout, dtype, batch, tokens, heads   of the operands; heads: the head_dim of each operand that rotates
     given             the tensors of indices, in the form for trope.rotate
     sequences         the number of sequences of cu_seqlens, None without it
     position_axes     the number of axes of position_ids, 0 without them
     padded            bool [tokens]: whether a token is in no sequence; None if all are in one
-    first_position, last_position, counts_tokens   of tokens that rotate; whether each position equals the token's index
+    first_position, last_position, counts_tokens   range of rotated positions; whether each equals its token's index
     is_origin         bool [batch * tokens]: whether a token rotates by position 0 of all axes
     table             a Table, or None
     frequencies       Frequencies, or None with a table
@@ -136,8 +136,7 @@ class Call:
         return axes, len(sections)
 
     def _check_axes(self, tensor, axes, used):
-        """Checks that each axis of ids or of a table drives pairs, unless a section of 0 excludes it, and that each axis
-        that drives pairs is present."""
+        """Checks that ids or a table have each axis that drives pairs, and no other axis unless its section is 0."""
         option = "--axis-sections has" if self.axes is not None else "--windows is"
         if axes > self.listed:
             more = ": 0 is the section of an axis that drives no pair" if self.axes is not None else ""
@@ -184,7 +183,7 @@ class Call:
     # -- Making the call --
 
     def rotate(self, tensor, source, result, device):
-        """Rotates an operand. `source` and `result` are its elements, also as one array. Returns the TROPE_STATUS_ bits."""
+        """Rotates an operand. source, result: its elements, which may be one array. Returns the TROPE_STATUS_ bits."""
         shape, head = self.shape_of(tensor), self.head_of(tensor)
         arguments = {**self.arguments, "rotary_dim": self.rotary_dim, "rotary_offset": self.offset_in(head)}
         if self.options.out_of_range == "poison":

@@ -195,7 +195,7 @@ def main(argv):
         reason = str(refused)
     except MemoryError:
         reason = "out of memory"
-    except OSError as error:  # from standard output: errors of files name the file themselves
+    except OSError as error:  # of standard output: errors of files are Refused, and name the file
         reason = "cannot write to standard output: %s" % error.strerror
     print("trope apply: " + reason, file=sys.stderr)
     return REFUSED

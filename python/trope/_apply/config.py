@@ -95,7 +95,7 @@ class Config:
         return width
 
     def _width(self, head):
-        """Returns the width in a head of the tensors. Their size has priority over the config's and the model's class's."""
+        """Returns the width in heads of this size, which replaces head_dim unless the config has qk_rope_head_dim."""
         sizes = self.rotation.sizes
         if sizes["qk_rope_head_dim"] is None:
             self.rotation.sizes = {**sizes, "head_dim": head}

@@ -76,7 +76,7 @@ def _choose_layout(call):
     if len(first.shape) not in (3, 4):
         refuse_shaped(call, first, "must have 4 dims, or 3 for thd")
     if len(first.shape) == 3 and "cu_seqlens" in call.group and not options.head_dim:
-        return "thd"  # only thd has sequences, so errors describe a tensor that does not fit in terms of thd
+        return "thd"  # only thd has sequences, so errors say why the tensor does not fit thd
     fitting = [layout for layout in LAYOUTS if _fits(call, layout)]
     if fitting == ["thd"] and "cu_seqlens" not in call.group:
         text = (

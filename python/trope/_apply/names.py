@@ -41,7 +41,7 @@ class Group(dict):
 def find_groups(file, given):
     """Returns the groups of a file, and {name: (group, role)} of the operands.
 
-    given: (role, name) pairs of --name. Tensors other than operands and tensors with the role copy are loaded.
+    given: (role, name) pairs of --name. All tensors are loaded, except operands and tensors with the role copy.
     """
     roles = _find_roles(file, given)
     groups, operands, others = {}, {}, {}
@@ -87,7 +87,7 @@ def _prefix(name):
 
 
 def _scope(prefix):
-    """Returns the start that a group's prefix must have so that a tensor with this prefix belongs to the group."""
+    """Returns the scope of a tensor with this prefix: the start of the prefixes of all groups that it belongs to."""
     for module in _ANGLE_MODULES:
         if prefix == module or prefix.endswith("." + module):
             return prefix[: -len(module)]

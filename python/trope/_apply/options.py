@@ -56,7 +56,7 @@ def _whole(low, high):
 
 
 def read_number(text):
-    """Returns a finite number, or None if the text is none."""
+    """Returns a finite number, or None if the text is not one."""
     is_number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII)
     return float(text) if is_number and math.isfinite(float(text)) else None
 

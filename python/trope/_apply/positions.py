@@ -31,7 +31,7 @@ def _tokens_of_stream(call):
 
 
 def _check_boundaries(call, tensor):
-    """Checks that boundaries begin with 0. Lengths, a common mistake, usually do not."""
+    """Checks that boundaries begin with 0. Lengths, which are a common mistake, usually begin with another number."""
     first = int(tensor.data[0])
     if first:
         are_lengths = int(tensor.data.sum(dtype=np.float64)) == _tokens_of_stream(call)
@@ -153,7 +153,7 @@ def _find_positions(call):
     call.counts_tokens = axes == 1 and bool((rotated[0] == index).all())
 
 
-# The tensors that a word in a message of the library refers to. The first one that is present is named.
+# Words in messages of the library, each with the tensor that it refers to. Refusals name the first tensor that is present.
 _BLAMED = (
     ("cu_seqlens_padded", "cu_seqlens_padded"),
     ("cu_seqlens", "cu_seqlens"),
@@ -165,7 +165,7 @@ _BLAMED = (
 
 
 def refuse_error(call, error, tensor=None):
-    """Raises a refusal of an error of the library. It names a tensor of indices if the message does, otherwise `tensor`."""
+    """Raises Refused for an error of the library. It names the tensor of indices that the message is about, or `tensor`."""
     found = [call.group[role] for word, role in _BLAMED if word in str(error) and role in call.group]
     text = option_words(str(error.renamed({"tensors[0]": "the tensor"})))
     for blamed in [*found, *([] if tensor is None else [tensor])]:

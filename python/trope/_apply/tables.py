@@ -67,7 +67,7 @@ class Table:
         return found
 
     def fits(self, batch, tokens):
-        """Whether the table can have this batch and number of tokens, as far as this is known before the positions are."""
+        """Whether the table can have this batch and number of tokens, as far as is known before positions are read."""
         group = self.call.group
         is_by_index = not any(role in group for role in ("position_ids", "start_positions", "cu_seqlens"))
         rows = tokens if is_by_index and self.call.options.out_of_range is None else 1
@@ -98,7 +98,7 @@ class Table:
         self.reading = next(iter(found))
 
     def _choose_rows(self):
-        """Decides which row a token uses: its position's row, or its own, as in tables that a model made for its tokens."""
+        """Decides if a token has the row of its position or of its index, as in tables that a model made for its tokens."""
         call, said, rows = self.call, self.call.options.table_rows, self.reading.rows
         if said == "tokens" and rows != call.tokens:
             self.refuse("must have as many rows as there are tokens (%d), with --table-rows tokens", call.tokens)
@@ -197,7 +197,7 @@ class Table:
     def _check_factor(self):
         """Checks that cos^2 + sin^2 is 1, or the square of an attention factor, in every entry.
 
-        The entries show how they were rounded, because a file may hold bf16 numbers as F32.
+        The bits of the entries, not the dtype, show how they were rounded, because a file may hold bf16 numbers as F32.
         """
         least, most, digits = np.inf, 0.0, 0
         for block in self._blocks():
@@ -207,7 +207,8 @@ class Table:
             for values in (cos, sin):
                 digits |= int(np.bitwise_or.reduce(values.view(np.uint64), axis=None)) & (2**52 - 1)
         bits = 53 - ((digits & -digits).bit_length() - 1) if digits else 1
-        # Two roundings of each are up to 8 units. The sine and cosine of a GPU add a few more in F32.
+        # Two roundings of cos and of sin spread the sums by up to 8 units of 2^-bits. In F32, a GPU's sine and cosine add a
+        # few more.
         rounding = 12 * 2.0 ** -min(max(bits, 8), 24) + 2.0**-18
         if not (least > 0 and np.isfinite(most) and most - least <= rounding * most):
             text = (

@@ -4,18 +4,19 @@ same names.
     from trope.flash_attn import RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_qkv_
 
 Shapes, arguments and numbers are the same: tables of half width, fp32 arithmetic, one rounding at the store. Last bits may
-differ, because another product of a sum may be fused. Strides may be any, tables may be float32, float16 or bfloat16 for
-tensors of any dtype, tensors may be on the CPU, and head_dim may be over 256. Differences from the originals:
+differ, because trope and the originals may fuse different products of a sum. trope accepts any strides, tables of float32,
+float16 or bfloat16 for tensors of any dtype, tensors on the CPU, and a head_dim over 256. Differences from the originals:
 
 - A POSITION BEYOND THE TABLE. The originals leave such tokens unrotated. Here the call is an error if the host can see it
   (seqlen, integer offsets, everything on the CPU). Otherwise the token becomes NaN (seqlen_offsets and cu_seqlens on a
   GPU).
 - A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end. The originals stop at max_seqlen. Tokens
   after the last sequence stay in place or are copied. The originals leave these tokens of a new result uninitialised.
-- In place under autograd: the function returns the given tensor, and autograd knows that it is rotated, so that it can be
-  used further by either name. For leaves, their views, and results of unbind, split or chunk, use only the returned tensor:
-  autograd does not let these tensors change, so they are changed without autograd, as in the originals. For a view of a
-  larger tensor (a reshaped projection), autograd copies the gradient. headdim= or inplace=False avoids these copies.
+- In place under autograd: the function returns the given tensor, and autograd records that it is rotated. Both the argument
+  and the result can be used afterwards. For leaves, their views, and results of unbind, split or chunk, use only the
+  returned tensor. Autograd does not let these tensors change, so they are changed without autograd, as in the originals.
+  For a view of a larger tensor (a reshaped projection), autograd copies the gradient. headdim= or inplace=False avoids
+  these copies.
 - In place under torch.compile: a leaf that requires a gradient is rotated in its own memory, and Inductor returns that
   memory, as with the originals. PyTorch's Inductor (2.11) may reuse this memory in the backward if the compiled region does
   not return the rotated tensor itself. In this case, read the values of a leaf before the backward. PyTorch refuses results

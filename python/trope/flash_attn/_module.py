@@ -40,8 +40,8 @@ class RotaryEmbedding(torch.nn.Module):
         base: float
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
         scale_base: None, or a number over 0 for XPos. Pair i of q at position p is multiplied by s_i ** ((p - c) /
-            scale_base), and pair i of k is divided by it, with s_i = (2 i + 0.4 dim) / (1.4 dim) and c half the positions
-            of the tables (Sun et al., A Length-Extrapolatable Transformer, 2022, arXiv:2212.10554; its authors use 512).
+            scale_base), and pair i of k is divided by it. s_i is (2 i + 0.4 dim) / (1.4 dim), and c is half the number
+            of positions of the tables. (Sun et al., A Length-Extrapolatable Transformer, 2022, arXiv:2212.10554, use 512.)
             Tables of another length have another c: with cached keys, pass the same max_seqlen in all calls.
         device: the device of the frequencies
         pos_idx_in_fp32: True computes the tables in fp32, even if the module is cast. False multiplies positions and

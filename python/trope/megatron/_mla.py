@@ -108,7 +108,7 @@ def _rotate_in_place(t, options):
     if not (t.requires_grad and torch.is_grad_enabled()):
         return rotate_(t, **options)
     if torch.compiler.is_compiling():
-        if t.is_leaf:  # a graph cannot write to a leaf, nor ask whether a backward is running: break the graph here
+        if t.is_leaf:  # a graph cannot write to a leaf or ask whether a backward is running: break the graph here
             return torch.compiler.disable(_rotate_in_place)(t, options)
         return rotate_(t, **options)
     if not eager:

@@ -42,7 +42,7 @@ _FUNCTIONS = {
     "megatron.core.fusions.fused_mrope": (fused_apply_mrope, fused_apply_mrope_thd),
 }  # fmt: skip
 
-# The known signatures besides those of main, which the functions above have: those of 0.19.2, or without later options.
+# The functions above have main's signatures. These are the other known ones: of 0.19.2, or without later options.
 _OTHER_SIGNATURES = {
     "apply_rotary_pos_emb": "t freqs config cu_seqlens mscale cp_group mla_rotary_interleaved",
     "_apply_rotary_pos_emb_bshd": "t freqs rotary_interleaved mla_rotary_interleaved mscale multi_latent_attention",
@@ -73,7 +73,7 @@ def _check_signature(function, original):
 
 
 def _find_originals():
-    """Returns {function: Megatron's} of the installed Megatron-Core. None: it would be TransformerEngine's."""
+    """Returns {function: Megatron's function}. None: Megatron lacks it, because it would come from TransformerEngine."""
     originals = {}
     for module_name, functions in _FUNCTIONS.items():
         module = _import(module_name)

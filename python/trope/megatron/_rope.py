@@ -122,7 +122,7 @@ def _rotate_sbhd(t, freqs, *words):
 
 def _are_stream_positions(rows, tokens, cp_size, max_seqlen, cu_seqlens):
     """Whether freqs has a row for each token of the stream, not of a sequence. (0.19.2 compares the number of rows with
-    cu_seqlens[-1]. That is tokens * cp_size, because its split of t fails otherwise.)"""
+    cu_seqlens[-1], which is tokens * cp_size, because otherwise its split of t fails.)"""
     if max_seqlen is _NOT_GIVEN:
         return rows == tokens * cp_size
     if max_seqlen is not None:
@@ -253,7 +253,7 @@ def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False, interlea
 
 @arguments(_T, t=floats, cu_seqlens=indices, freqs=floats, **_CP, interleaved=flag)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, interleaved=False):
-    """apply_rotary_pos_emb for thd without a config. Positions are counted in each sequence, whatever the rows of freqs."""
+    """apply_rotary_pos_emb for thd without a config. Positions are counted in each sequence, for any number of rows."""
     return _rotate(t, freqs, _sequences(cu_seqlens, cp_size, cp_rank), interleaved)
 
 

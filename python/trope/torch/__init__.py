@@ -75,7 +75,7 @@ def _is_ordinary(t):
 
 
 def _check_tensor(t, name):
-    """Refuses everything but ordinary tensors with memory of their own. The error says what to pass instead."""
+    """Refuses everything except ordinary tensors with memory of their own. The error says what to pass instead."""
     if not isinstance(t, torch.Tensor):
         raise Error("%s must be a torch tensor, as the tensors of the call are, not %s" % (name, type(t).__name__), name)
     layout = torch.strided if _compiles() else t.layout  # torch.compile does not let a backward read t.layout
@@ -315,7 +315,8 @@ def _count_write(t):
 
 
 def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
-    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. It refuses first."""
+    """Runs the call in place. It first refuses tensors that autograd does not let change. Autograd is told of the write
+    after the call, so a failed call leaves no trace."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
             message = (

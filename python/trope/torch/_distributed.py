@@ -69,7 +69,7 @@ def _refuse(name, reason):
 
 
 def _kind(layout, x, name, placement):
-    """Returns which dimension of a tensor a dimension of the mesh splits, as one of the four words above."""
+    """Returns which dimension of a tensor a dimension of the mesh splits, as _BATCH, _TOKENS, _HEADS or _WHOLE."""
     batch, tokens, groups, heads, element = DIMS[layout]
     if type(placement) is Replicate:
         return _WHOLE
@@ -82,7 +82,7 @@ def _kind(layout, x, name, placement):
 
 
 def _kinds(layout, tensors, names):
-    """Returns the kinds of all tensors for each dimension of the mesh. All or none split batch and tokens."""
+    """Returns the kinds of all tensors for each dimension of the mesh. All tensors or none must split batch and tokens."""
     for x, name in zip(tensors, names):
         if not is_distributed(x):
             raise Error("%s is an ordinary tensor beside DTensors: pass DTensors, or to_local() of all" % name, name)
@@ -102,7 +102,7 @@ def _kinds(layout, tensors, names):
 
 def _check_shards(x, name, shares_heads, heads):
     """Refuses a split that leaves a rank without elements, and unequal shards where they must be equal, as for shared
-    heads. All ranks decide alike: otherwise a rank without elements would be refused alone."""
+    heads. Every rank checks the shards of all ranks, so all of them raise the error."""
     for dim, size in enumerate(x.shape):
         split = [m for m, p in enumerate(x.placements) if p.is_shard(dim) or p.is_shard(dim - x.dim())]
         ranks = math.prod([x.device_mesh.size(m) for m in split])
@@ -113,7 +113,7 @@ def _check_shards(x, name, shares_heads, heads):
 
 
 def _dim_of(array, name, kind, has_sequences):
-    """Returns the dimension of an array besides the tensors that is split with batch or tokens, or None."""
+    """Returns the dimension of a side array that is split with the batch or the tokens, or None."""
     dims = array.dim()
     if name == "position_ids":
         dim = dims - 1 if kind == _TOKENS else dims - 2
@@ -122,7 +122,7 @@ def _dim_of(array, name, kind, has_sequences):
     elif name == "start_positions":
         dim = None if has_sequences else 0
     else:
-        dim = dims - 3  # for tables
+        dim = dims - 3  # tables
     if dim is None or dim < 0 or (kind == _BATCH and array.shape[dim] == 1):
         return None
     return dim
@@ -177,7 +177,8 @@ def _shared(value, count):
 
 
 def _results_of_sums(layout, dys, shared, locals_):
-    """Returns (placements of each result, the rank's shared_heads) of rotate_backward. A sum of split heads is Partial."""
+    """Returns (placements of each result, shared_heads on this rank) of rotate_backward. If ranks split the heads of a sum,
+    the result is Partial."""
     heads, placements, own = DIMS[layout].heads, [], []
     for i, (dy, per_head) in enumerate(zip(dys, shared)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]

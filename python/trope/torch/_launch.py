@@ -37,7 +37,7 @@ def are_batched(tensors):
 
 
 def refuse_transforms(tensors=()):
-    """Refuses transforms that would record or differentiate a call that they cannot see: results would be garbage or zeros.
+    """Refuses transforms that would record or differentiate a call without seeing it: results would be garbage or zeros.
 
     For batched gradients it checks only the first of `tensors`: either all tensors of a call are batched, or none.
     """

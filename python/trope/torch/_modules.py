@@ -31,7 +31,7 @@ class RotaryEmbedding(torch.nn.Module):
     Arguments:
         config: a Hugging Face config (model.config, a dict, the path of a config.json or of its folder), or
             trope.Frequencies. From a config, the module reads the frequencies, the pairing, the window and the axes.
-            Frequencies contain nothing but the frequencies.
+            From trope.Frequencies, it reads only the frequencies.
         layout: the layout option of rotate.
         pairing: the pairing option of rotate. Required for Frequencies, and for configs with an unknown model_type.
         learned: True makes inv_freq a parameter. It stays in float32 if the module is cast to another dtype. It

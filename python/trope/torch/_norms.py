@@ -183,8 +183,8 @@ def _read_xs(spec, xs, wants_freqs):
 
 
 def _widened(spec, of, lists, fill):
-    """Returns the Spec for the tensors `of`, and their part of each list. The Spec may need one more tensor (see as_wide).
-    It is appended to the first lists, which are lists of tensors. The other lists get the entries of `fill`."""
+    """Returns the Spec for the tensors `of`, and their part of each list. If the Spec needs one more tensor (see as_wide),
+    it is appended to the first lists, which are lists of tensors. The other lists get the entries of `fill`."""
     some, widened = _formulas.as_wide(_formulas.subset(spec, of), spec, [lists[0][i] for i in of])
     more = list(widened[len(of) :])
     tensors = len(lists) - len(fill)
@@ -193,7 +193,8 @@ def _widened(spec, of, lists, fill):
 
 
 def _gather(api, spec, side, srcs, xs, weights, rstds):
-    """Returns token_sums of all ranks for each tensor that has ranks. Backward: srcs are dys. Forward: no xs and rstds."""
+    """Returns token_sums of all ranks for each tensor that has ranks. In a backward call, srcs are the dys. In a forward
+    call, xs and rstds are None."""
     sums = [None] * len(srcs)
     of = [i for i, has in enumerate(_have_sums(spec)) if has]
     if not of:
@@ -310,7 +311,7 @@ def _second_derivative(api, spec, side, dys, xs, weights, grads):
 
 
 def _as_input(t):
-    """Returns a copy of t that a result can be differentiated by. Differentiation can go on to the inputs of t."""
+    """Returns an alias of t, to differentiate results by. Differentiation can go on to the inputs of t."""
     return None if t is None else t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
 
 
