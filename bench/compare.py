@@ -48,7 +48,7 @@ try:
 except ImportError:
     triton = None
 
-LIMIT = 2.0**-6  # largest error, relative to the largest element: bf16 tables, products and sums stay below 2^-7
+LIMIT = 2.0**-6  # bound on error / largest element; rounding of bf16 tables, products and sums stays below 2^-7
 MB = 10**6
 BYTES_OF_A_REPLAY = 4 * 10**9
 MOST_CALLS = 512
@@ -111,8 +111,9 @@ class Loop:
 
 
 def capture(calls, count):
-    """Captures a graph of `count` calls, in turn. Call it on a side stream on which each call has run before."""
-    kept = [None] * len(calls)  # the results, so that there are as many outputs as sources
+    """Captures a graph that cycles through `calls` until it has `count` calls. Run this on a side stream on which each
+    call has run before."""
+    kept = [None] * len(calls)  # keeps the last result of each call, so that there are as many outputs as sources
     gc.disable()  # it might free CUDA objects, which is not allowed during a capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -138,7 +139,7 @@ def _end_quietly(graph):
 
 
 class Gpu:
-    """Measures on a separate stream. `least` is the best copy of `size` bytes."""
+    """Measures on a separate stream. Keeps a Yardstick for each number of bytes."""
 
     def __init__(self, rounds):
         self.rounds, self.device = rounds, "cuda"
@@ -150,7 +151,7 @@ class Gpu:
         self.yardsticks = {}
 
     def count_sets(self, size):
-        """Returns how many sources of `size` bytes exceed four times the L2."""
+        """Returns the number of sources of `size` bytes that together fill four times the L2, and at least 2."""
         return max(2, -(-4 * self.l2 // size))
 
     def count_calls(self, size, sets):
@@ -169,8 +170,8 @@ class Gpu:
             return Loop(calls, count), False
 
     def time(self, calls, size, beside=None):
-        """Returns the median time of a call in us, that of the copy that takes turns with it, and whether there was a
-        graph."""
+        """Returns the median time of a call in us, the median time of the copy that alternates with it, and whether the
+        calls were captured in a graph."""
         count = self.count_calls(size, len(calls))
         replayed, is_graph = self.prepare(calls, count)
         others = [] if beside is None else [beside.graph]
@@ -227,7 +228,7 @@ class Yardstick:
         self.graph = capture(best, self.count)
 
     def see(self, us):
-        """Keeps the smallest median of the run."""
+        """Records a later median of the copy. The smallest one counts."""
         self.us = min(self.us, us)
 
 
@@ -345,7 +346,7 @@ def run_case(case, ways, gpu=None, device="cpu", tell=lambda rows: None, only=No
 
 
 def add_copies(rows, gpu):
-    """Adds the current yardstick."""
+    """Adds the time and the name of the copy, and the ratio to it, to each row with a time."""
     for row in rows:
         if row["time_us"] is not None:
             yardstick = gpu.yardstick(row["bytes"])
@@ -437,7 +438,7 @@ class Host:
             functions.update(autograd=lambda: self._autograd(way), both=lambda: self._both(way))
         return self._row(way.name, way.library, functions)
 
-    # This library, without the layers of the Python package above it
+    # This library, without the upper layers of the Python package
 
     def _without_autograd(self):
         """Returns (launch, its arguments): the part of the package below the handling of keyword arguments and autograd."""
@@ -453,7 +454,7 @@ class Host:
         return time_host(lambda: module.launch(*arguments), self.device, self.rounds)
 
     def _call(self):
-        """Calls the C function with a ready struct: that of the plan which ran last."""
+        """Times the C function with the struct of the prepared call that ran last."""
         from trope import _plan
 
         module, arguments = self._without_autograd()
@@ -694,7 +695,7 @@ def _run_case(case, ways, gpu, options, tell):
             torch.cuda.synchronize()
             with torch.cuda.stream(gpu.stream):
                 return run_case(case, ways, gpu, options.device, tell, options.only)
-    except Exception as error:  # such as memory that the ways share
+    except Exception as error:  # such as a lack of memory for the data that the ways share
         row = {
             "case": case.name, "direction": "forward", "way": "all", "library": "trope", "tokens": case.tokens,
             "heads": list(case.heads), "bytes": 0, "status": "failed", "error": None, "time_us": None, "graph": None,
