@@ -105,7 +105,7 @@ def gather(x, dim, group):
 
 
 def rotate_split(whole, learned, tp_group, cp_group):
-    """Computes on all ranks together what rotate returns for the whole."""
+    """Splits the whole over the ranks, rotates the shares, and returns the same as rotate returns for the whole."""
     tp, cp = tp_group.size(), cp_group.size()
     tokens = [find_tokens(whole, cp, cp_rank) for cp_rank in range(cp)]
 
@@ -119,7 +119,7 @@ def rotate_split(whole, learned, tp_group, cp_group):
     upstream = [cut(dy) for dy in whole.upstream]
     results, d_freqs = rotate(whole, cut(whole.qkv), upstream, learned, cp, cp_group.rank())
     if learned:
-        dist.all_reduce(d_freqs)  # over both groups: each rank has other tokens or heads, but the rows of all positions
+        dist.all_reduce(d_freqs)  # over both groups: a rank has some tokens and heads, but d_freqs has all positions
     return [join(x) for x in results], d_freqs
 
 

@@ -36,7 +36,7 @@ ROWS = 12  # number of lines to print, approximately
 LEARNING_RATE, THETA = 2e-3, 10000.0
 FREQUENCIES = trope.frequencies(rope_type="default", rope_theta=THETA, head_dim=HEAD_DIM)
 # Nats per byte, after 300 steps. Training amplifies the first difference in rounding to 7e-5 in float32. In bfloat16, eager
-# PyTorch rounds cos, sin, both products and the sum; trope rounds only the sum. This gives up to 3e-2.
+# PyTorch rounds cos, sin, both products and the sum; trope rounds only the sum. Their losses differ by up to 3e-2.
 BOUNDS = {torch.float32: 5e-4, torch.bfloat16: 0.1}
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
@@ -45,7 +45,7 @@ CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
 def read_sequences(path):
     """Reads documents that are separated by "%" lines. Each document gets a zero before and after it and is cut into
-    sequences of at most MAX_SEQUENCE tokens, each with the byte that comes next: [length + 1] bytes."""
+    sequences of at most MAX_SEQUENCE tokens. Each sequence also has the byte that follows it: [length + 1] bytes."""
     with open(path, "rb") as file:
         documents = [b"\0" + document.strip(b"\n") + b"\0" for document in file.read().split(b"\n%\n") if document]
     return [document[i : i + MAX_SEQUENCE + 1] for document in documents for i in range(0, len(document) - 1, MAX_SEQUENCE)]
@@ -162,7 +162,7 @@ class Trainer:
 
 
 def train(options):
-    """Returns the losses of all steps: with trope, and eager."""
+    """Trains both models. Returns the losses of all steps with trope, and with eager PyTorch."""
     torch.manual_seed(options.seed)
     model = GPT().to(options.device)
     trainers = [Trainer(model, rotate, options.dtype) for rotate in (rotate_by_trope, rotate_eagerly)]

@@ -11,7 +11,7 @@
  *  2. It checks the gradient of the whole model at random weights: the double model against finite differences, and the
  *     float model, which is the one that is trained, against the double one.
  *  3. It trains two models side by side, from the same weights and on the same batches. One rotates Q and K. The other
- *     knows of positions only what it can guess from the causal mask.
+ *     can only infer positions from the causal mask.
  *  4. It compares their loss on the documents that neither has seen. The loss with RoPE must be lower by at least MARGIN.
  *
  * On one machine the same seed gives the same numbers. Exit status: 0 = success, 1 = a check failed, 2 = bad usage or an

@@ -42,8 +42,8 @@ def make_model(config_class, options):
 
 @torch.no_grad()
 def have_same_logits(model, ids):
-    """Returns whether the model's logits are bit-identical as it is, patched, and after undo(), with one call of the
-    patch per layer."""
+    """Returns whether the logits of the unpatched model, of the patched model, and after undo() are bit-identical. Exits
+    if the patch is not called once per layer."""
     before = model(ids).logits
     with trope.transformers.patch(model) as handle:
         patched = model(ids).logits
