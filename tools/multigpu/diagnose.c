@@ -157,7 +157,7 @@ static void say_causes(const problem *p, const int32_t *suspects, const finding 
         say(result, "axis: token_sums was gathered along the tokens, it must be along the heads");
 }
 
-/* Describes an error that no common mistake explains. The place of the first wrong element then says the most. */
+/* Describes an error that no common mistake explains. The place of the first wrong element is then the best clue. */
 static void say_first(const inquiry *q, const char *whole, case_result *result)
 {
     const problem *p = q->mine->s.p;

@@ -11,7 +11,7 @@
 #include "report.h"
 #include "simulate.h"
 
-/* A number of ranks that every case can be split for. */
+/* Every case can be split over this number of ranks. */
 enum { ANY_RANKS = 8 };
 /* Number of ranks without a GPU and without a launcher. */
 enum { CPU_RANKS = 4 };

@@ -80,7 +80,7 @@ static int make_stream(problem *p, int64_t target)
         p->stored[i + 1] = (int32_t)(stored += length[1]);
     }
     p->tokens = stored / p->grid.dp;
-    /* Leave room after the last sequence, but not between two replicas' streams: one device has them as one stream. */
+    /* Leave room after the last sequence if there is one replica. One device has all replicas' streams as one. */
     if (p->grid.dp == 1 && p->c->packing != CASE_ALIGNED)
         p->tokens += 4 * p->grid.cp;
     if (p->c->packing == CASE_PACKED) {
@@ -306,9 +306,9 @@ static int share_sequences(share *s)
     return !s->real || (p->stored && !s->stored);
 }
 
-/* Finds each token's place in the stream. The library gives its index and sequence; cu_seqlens gives where the sequence
- * begins. A stored token belongs to a sequence here even if it is padding, so the padded boundaries are passed as the real
- * ones. Tokens after the last sequence have no position there and are distributed in order. */
+/* Finds each token's place in the stream. The library gives its sequence and its index there; cu_seqlens gives the start of
+ * the sequence. Padding tokens also belong to a sequence here, so the padded boundaries are passed as cu_seqlens. Tokens
+ * after the last sequence belong to none. They are distributed over the ranks in order. */
 static int locate_tokens(share *s)
 {
     request plain = request_positions(&s->q);

@@ -54,7 +54,7 @@ typedef struct assembly {
     int64_t contradicted; /* tokens on which two ranks disagree */
 } assembly;
 
-/* Returns the number of a token's head. Numbers run over both operands. */
+/* Returns the number of the head that begins at an element. The heads of all tokens are numbered, first Q, then K. */
 static int64_t row_number(const assembly *a, int operand, int64_t element)
 {
     const int64_t before = operand == PROBLEM_K ? share_elements(a->whole, PROBLEM_Q) : 0;
@@ -96,7 +96,7 @@ static int is_covered(const assembly *a)
     return 1;
 }
 
-/* rstd follows y. result points to this share's rstd, and whole to the whole's. */
+/* Counts wrong elements of rstd. `result` points to the rstd of this share, `whole` to the rstd of the whole. */
 static int64_t count_rstd_wrong(const share *s, const char *result, const char *whole)
 {
     const problem *p = s->p;

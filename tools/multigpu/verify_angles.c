@@ -30,8 +30,8 @@ static double size_of(const double *head, const int32_t element[2])
     return fabs(head[element[0]]) + fabs(head[element[1]]);
 }
 
-/* Returns the index of the gradient for this pair and position. With one column per element, it is that of the first
- * element. */
+/* Returns the index in the gradient for this pair and position. With one column per element, this is the index for the
+ * pair's first element. */
 static int64_t place_of_angle(const problem *p, int32_t pair, int64_t position)
 {
     int32_t element[2];
@@ -53,8 +53,8 @@ static void add_term(magnitudes *m, int32_t pair, int64_t position, double term)
     m->sum[at + element[1] - element[0]] += term;
 }
 
-/* Loads normalised x (n(x)) or, with a norm after the rotation, du in place of dy. It may use dx for du: dx is du rotated
- * back, and a rotation does not change the length of a pair. */
+/* Normalises x to n(x) or, with a norm after the rotation, replaces dy by du, the gradient of the norm's input. It uses dx
+ * for du: dx is du rotated back, and a rotation does not change the length of a pair. */
 static int load_normed(const magnitudes *m, int operand)
 {
     const problem *p = m->whole->p;

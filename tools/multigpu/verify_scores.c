@@ -25,14 +25,14 @@ static void shape_block(const share *s, int32_t ranks, score_block *block)
     block->columns = s->p->tokens;
 }
 
-/* Loads a head in double, which is lossless. */
+/* Loads a head and converts it to double, which is exact. */
 static void load_vector(int32_t dtype, const char *tensor, int64_t element, int32_t dim, double *vector)
 {
     for (int32_t e = 0; e < dim; e++)
         vector[e] = value_load(dtype, tensor, element + e);
 }
 
-/* Sums in a fixed order in double. Products of two 24-bit numbers are exact there. */
+/* Sums in a fixed order in double. Products of two 24-bit numbers are exact in double. */
 static float dot(const double *q, const double *k, int32_t dim)
 {
     double sum = 0;
@@ -76,8 +76,8 @@ static int load_queries(call *mine, const score_block *block, double *queries)
 /* Memory for a step of the ring: score_owner scores the queries with rank `owner`'s keys, which are in device memory. */
 typedef struct ring_room {
     const double *queries;
-    char *host;      /* an operand K */
-    double *vectors; /* of its tokens */
+    char *host;      /* the K operand of a rank */
+    double *vectors; /* the K heads of its tokens */
     char *held[2];   /* on the device: the current keys, and the keys being received */
 } ring_room;
 

@@ -305,7 +305,7 @@ static void tell_hub(watch *w)
         (void)socket_send(w->hub.fd, &r, sizeof r);
 }
 
-/* The others report to rank 0 and wait for its decision. If rank 0 is gone, each process ends by itself. */
+/* The other processes report to rank 0 and wait for its decision. If rank 0 is gone, each process ends by itself. */
 static int is_decided(watch *w, double now)
 {
     if (terminated)
@@ -359,8 +359,8 @@ static void heartbeat(watch *w)
         (void)socket_send(w->hub.fd, &r, sizeof r);
 }
 
-/* Fills `polled` with the connections to read from. Entry i + 1 belongs to rank i; elsewhere, entry 1 belongs to rank 0's
- * process. */
+/* Fills `polled` with the connections to read from. In rank 0's process, entry i + 1 belongs to rank i. In the others,
+ * entry 1 belongs to rank 0. */
 static int list_connections(watch *w)
 {
     int count = 0;
@@ -436,7 +436,7 @@ watch *watch_start(int32_t size, int32_t first, int32_t local, double limit)
     }
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    /* A launcher ends the other processes as soon as one dies. Print the line that names the rank before that. */
+    /* A launcher sends SIGTERM to the other processes as soon as one dies. First print the line that names the rank. */
     (void)sigaction(SIGTERM, &action, NULL);
     pthread_create(&w->thread, NULL, keep_watch, w);
     return w;
