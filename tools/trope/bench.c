@@ -1,4 +1,4 @@
-/* trope bench: times each case in turn with copies of the same number of bytes, in one run. */
+/* trope bench: times each case and copies of the same number of bytes alternately, in one run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -45,8 +45,8 @@ static int bind_tensor(const bench_problem *p, void *const *area, bench_call *ca
     return 0;
 }
 
-/* Moves one side of a rotation in place inside a packed QKV tensor to a separate tensor, `before` bytes after the start of
- * the area. Forward writes to that tensor; backward reads from it. */
+/* Changes an operand that rotates in place inside a packed QKV tensor: forward writes to a separate tensor, and backward
+ * reads from it. The tensor begins `before` bytes after the start of its area. */
 static void take_apart(const bench_problem *p, void *const *area, trope_operand *o, int64_t before)
 {
     if (p->c->backward) {

@@ -121,8 +121,8 @@ static int fits(const goal_rule *rule, const bench_problem *p)
            heads >= rule->least_heads && heads <= rule->most_heads;
 }
 
-/* The loss allowed for packed sequences of Q and K beyond the simplest form, which has one array of int32, one rank and
- * even lengths. */
+/* Returns how much lower the goal is for packed sequences of Q and K. It is not lower for the simplest form, which has one
+ * array of int32, one rank and even lengths. */
 static double allowance(const bench_problem *p)
 {
     const bench_rows *rows = &p->c->rows;

@@ -40,8 +40,8 @@ static int64_t given_count(bench_lengths lengths)
     }
 }
 
-/* Returns the begin of the i-th of `count` sequences of `tokens`, so that the ranks of any context parallel layout can
- * split it. Lengths alternate between 5/4 and 3/4 of the mean. */
+/* Returns where sequence i of `count` begins in a stream of `tokens`. The ranks of any context parallel layout can split
+ * it. Lengths alternate between 5/4 and 3/4 of the mean. */
 static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64_t i)
 {
     const int64_t ranks = bench_ranks(p->c), unit = ranks > 1 ? 2 * ranks : 1;
@@ -49,7 +49,7 @@ static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64
     return i < count ? at / unit * unit : tokens;
 }
 
-/* Returns the end of sequence i, which begins at `begin`, before the limit by the number of tokens. */
+/* Returns the end of sequence i, which begins at `begin`. It may be beyond `tokens`. */
 static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t begin)
 {
     const bench_lengths lengths = p->c->rows.lengths;
@@ -66,7 +66,8 @@ typedef struct sequence {
     int64_t number, begin, end, real;
 } sequence;
 
-/* Steps from a sequence (at first {-1}) to the next one. Returns 0 after the last one, which ends with the tokens. */
+/* Steps to the next sequence; number -1 stands for the place before the first. Returns 0 after the last one, which ends
+ * at the last token. */
 static int next_sequence(const bench_problem *p, sequence *s)
 {
     const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->rows.lengths);

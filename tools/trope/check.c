@@ -149,7 +149,7 @@ static int check_adjoint(check_problem *p, finding *found)
     return 0;
 }
 
-/* Calls with `inverse` flipped, on the output of the forward call. */
+/* Makes the call with `inverse` flipped on the output of the forward call. */
 static int call_undoing(check_problem *p, const double *in, double *out)
 {
     const trope_args saved = p->args;
@@ -245,14 +245,14 @@ static int angle_slope(check_problem *p, int64_t row, int32_t column, double ste
     return result;
 }
 
-/* Extrapolates two steps to step 0, for some columns and for rows that tokens use. */
+/* Checks the gradient for some columns, and for rows that tokens use. Extrapolates the slopes of two steps to step 0. */
 static int check_angle_gradient(check_problem *p, finding *found)
 {
     const double sequences = p->cu_seqlens ? (double)p->args.sequences + 1 : 1;
     const int32_t columns = p->cols ? p->cols : p->pairs;
     const double reach = p->cols ? 1 : (double)p->rows; /* how far an angle moves if its source moves by 1 */
     const double step = 1e-3 / reach;
-    const double share = /* largest number of elements that depend on it */
+    const double share = /* largest number of elements that depend on one source entry */
         p->cols ? sequences * (double)p->elements / (double)p->args.tokens : (double)p->elements;
     check_fill(p, p->x);
     check_fill(p, p->y);
@@ -308,7 +308,7 @@ static int read_shape(check_options *options)
     return 0;
 }
 
-/* With this limit, its square and sums of it over all elements are finite in double. */
+/* Within this limit, mscale squared and sums of it over all elements are finite in double. */
 #define LARGEST_MSCALE 1e100
 
 /* Refuses options that contradict each other or have no effect. */
