@@ -7,7 +7,7 @@
 #include "bwd/cpu/norm_gradient.h"
 #include "core/error.h"
 #include "core/threads.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 #include "varlen/check.h"
 
 static trope_status check(const char *function, const trope_plan *plan)

@@ -3,7 +3,7 @@
 
 #include "api/backend.h"
 #include "core/threads.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 #include "trope/trope.h"
 
 #define STRING_(x) #x

@@ -5,7 +5,7 @@
 #include "bwd/transpose.h"
 #include "core/element.h"
 #include "core/phase.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
 /* A call that writes at least this many bytes uses stores that bypass the caches. The limit is above one core's share of
  * the last-level cache of today's servers. Such a store costs one transfer of a cache line. A normal store costs two,

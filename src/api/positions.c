@@ -3,7 +3,7 @@
 #include "core/require.h"
 #include "varlen/check.h"
 #include "varlen/position.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
 static void write_positions(const trope_sequences *s, int64_t batches, int64_t *positions, int32_t *sequences)
 {

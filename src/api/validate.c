@@ -7,7 +7,7 @@
 #include "core/phase.h"
 #include "core/require.h"
 #include "varlen/position.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
 #define ARGUMENT    TROPE_ERROR_ARGUMENT
 #define MAX_COUNT   ((int64_t)1 << 60)

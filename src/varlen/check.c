@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/require.h"
 #include "core/threads.h"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 #define DATA TROPE_ERROR_DATA
 

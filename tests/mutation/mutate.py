@@ -24,8 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The files to change: validation, positions, offsets and the rotation.
 FILES = """api/validate.c api/validate_memory.c api/layout.c api/positions.c core/overlap.c core/pairs.h core/rotate.h
-    varlen/check.c varlen/context_parallel.h varlen/position.h varlen/row.h varlen/sequence_template.h varlen/sequences.h
-    fwd/cpu/rows_template.h fwd/cpu/pairs_template.h fwd/cpu/vector_rotate.h""".split()
+    varlen/check.c varlen/context_parallel.h varlen/position.h varlen/token.h varlen/sequence_template.h
+    varlen/position_source.h fwd/cpu/tokens_template.h fwd/cpu/pairs_template.h fwd/cpu/vector_rotate.h""".split()
 # Pairs of a pattern and a replacement: comparisons, arithmetic, logic, conditions, constants, names, statements.
 SWAPS = [
     (" < ", " <= "),

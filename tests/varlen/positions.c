@@ -4,7 +4,7 @@
 #include "support/config.h"
 #include "support/reference.h"
 #include "varlen/position.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
 /* The rules in 32-bit arithmetic, as CUDA uses them. */
 #define INTEGER            int32_t

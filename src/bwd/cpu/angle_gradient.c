@@ -13,7 +13,7 @@
 #include "core/element.h"
 #include "core/scalar.h"
 #include "core/threads.h"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 #define CHUNK_ROWS 256
 

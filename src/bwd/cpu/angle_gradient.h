@@ -3,7 +3,7 @@
 #define TROPE_BWD_CPU_ANGLE_GRADIENT_H
 
 #include "core/plan.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 
 /* Returns the bytes of workspace that trope_angle_gradient needs for a plan. It is 0 if the plan has no gradient of
  * angles. */

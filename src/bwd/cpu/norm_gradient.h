@@ -6,7 +6,7 @@
 #define TROPE_BWD_CPU_NORM_GRADIENT_H
 
 #include "core/plan.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 
 /* The maximum number of runs. */
 #define TROPE_NORM_RUNS 1024

@@ -5,7 +5,7 @@
 #include "bwd/cuda/gradient_pass.cuh"
 #include "bwd/cuda/head_sums.cuh"
 #include "bwd/cuda/kernels.h"
-#include "bwd/cuda/norm_gradient_any.cuh"
+#include "bwd/cuda/norm_gradient_generic.cuh"
 
 #define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
@@ -27,8 +27,8 @@
     }
 #define NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES)                                                                \
     ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES, TROPE_NORM_BEFORE)
-/* Read positions may be beyond the table and poison a token. Only the generic kernel supports that, so read positions with a
- * table have no fast path. */
+/* Read positions may be beyond the table and poison a token. Only the generic kernel supports that, so read positions
+ * with a table have no fast path. */
 #define FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                            \
     {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                             \
       NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                            \

@@ -5,7 +5,7 @@
 
 #include "bwd/angle_term.h"
 #include "bwd/cuda/gradient_call.cuh"
-#include "fwd/cuda/norm_any.cuh"
+#include "fwd/cuda/norm_generic.cuh"
 
 /* ---- a place in the call ---- */
 
@@ -180,8 +180,8 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     /* In the vector kernel, each pair has one angle, so both elements of a pair add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
     static constexpr int PAIRS = lane::PAIRS;
-    /* Maximum number of threads of a block, and minimum number of blocks that a multiprocessor holds. (Loading two heads at a
-     * time in each thread is slower, and so are fewer blocks.) */
+    /* Maximum number of threads of a block, and minimum number of blocks that a multiprocessor holds. (Loading two heads
+     * at a time in each thread is slower, and so are fewer blocks.) */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 6 : 2;
 };
 
@@ -223,8 +223,8 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
-/* Returns du, which replaces dy, for a pair whose head is normalised after its rotation. The pair has coefficients i of c. Not
- * inline, because it is rarely needed. */
+/* Returns du, which replaces dy, for a pair whose head is normalised after its rotation. The pair has coefficients i of
+ * c. Not inline, because it is rarely needed. */
 template <class R>
 static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
 find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, int32_t pair,
@@ -396,9 +396,9 @@ template <class R> struct head_job {
 
 /* ---- the sums of a unit ---- */
 
-/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each passes on half of its
- * sums, and receives the other thread's part of the half that it keeps. With one sum left, both threads add it. Finally each
- * thread stores its sums in the share of its warp, from `column` on. */
+/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each passes on half
+ * of its sums, and receives the other thread's part of the half that it keeps. With one sum left, both threads add it.
+ * Finally each thread stores its sums in the share of its warp, from `column` on. */
 template <int PAIRS>
 __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
                                            double sum[PAIRS])
@@ -492,8 +492,8 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
     return sum;
 }
 
-/* Stores the sums of each unit separately. SEQUENCES also reads the sums of units that contribute nothing, so they are set to 0.
- * In each iteration, the block takes as many units as it has threads for, and a thread takes one column. */
+/* Stores the sums of each unit separately. SEQUENCES also reads the sums of units that contribute nothing, so they are
+ * set to 0. In each iteration, the block takes as many units as it has threads for, and a thread takes one column. */
 __device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
                                            uint32_t units)
 {

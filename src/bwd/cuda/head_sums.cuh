@@ -1,13 +1,14 @@
-/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus its old value if it accumulates.
+/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus its old value if it
+ * accumulates.
  *
- * An item of a sum is two vectors of a head and a slot of the sum. A slot has a power of two of consecutive heads. Its threads
- * add one head in each round, then the slots are added. Both steps are parts of one binary tree. The same launch rotates
- * operands that are not sums, which have ordinary items. All threads that have items of a token also copy the elements of the
- * token that pass through. */
+ * An item of a sum is two vectors of a head and a slot of the sum. A slot has a power of two of consecutive heads. Its
+ * threads add one head in each round, then the slots are added. Both steps are parts of one binary tree. The same launch
+ * rotates operands that are not sums, which have ordinary items. All threads that have items of a token also copy the
+ * elements of the token that pass through. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
-#include "fwd/cuda/lane_job.cuh"
+#include "fwd/cuda/item_job.cuh"
 
 /* The sums of a thread: the elements of its two vectors in fp32 (f64: double), rounded once at the end. */
 template <class R> struct lane_terms {
@@ -106,8 +107,8 @@ template <class R> struct shared_terms {
     }
 };
 
-/* Whether pass_heads can copy a segment. The thread's items are `step` apart. They must be the same vectors of heads that are
- * equally far apart. */
+/* Whether pass_heads can copy a segment. The thread's items are `step` apart. They must be the same vectors of heads
+ * that are equally far apart. */
 template <class R> __device__ __forceinline__ bool can_pass_heads(const typename R::segment &s, uint32_t step)
 {
     return !s.accumulate && !s.is_intricate && trope_divide(&s.lanes, step) * s.lanes.divisor == step;
@@ -145,8 +146,8 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
     }
 }
 
-/* A thread's share of the rest of a token: the elements that pass through. All threads that have items of the token, in all its
- * blocks, share the work. */
+/* A thread's share of the rest of a token: the elements that pass through. All threads that have items of the token, in
+ * all its blocks, share the work. */
 struct rest_share {
     uint32_t first, step; /* the thread's first item of a segment, and the distance to its next one */
 
@@ -261,8 +262,8 @@ template <class R> struct sum_job : lane_job<R> {
         return t;
     }
 
-    /* Stores both vectors, or only the first if the second belongs to another thread's item, because dst may only be accumulated
-     * once. */
+    /* Stores both vectors, or only the first if the second belongs to another thread's item, because dst may only be
+     * accumulated once. */
     __device__ __forceinline__ void store_lane(char *to, typename R::stride second) const
     {
         if (has_second)
@@ -298,8 +299,8 @@ template <class R> struct sum_job : lane_job<R> {
     }
 };
 
-/* Adds the heads of the thread's slot like a binary counter: level l of shared memory holds the sum of 2^l heads, which waits
- * for its neighbour. */
+/* Adds the heads of the thread's slot like a binary counter: level l of shared memory holds the sum of 2^l heads, which
+ * waits for its neighbour. */
 template <class R>
 __device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call, int32_t action,
                                                    const shared_terms<R> &terms, sum_job<R> *job)

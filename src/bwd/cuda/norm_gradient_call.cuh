@@ -1,39 +1,39 @@
 /* The backward of norms on CUDA: what the host tells the kernels, and the order in which d_weight is added.
  *
- * The tokens of all batch entries, numbered batch * tokens + token, are the rows of the code. They are cut into runs. A unit is
- * NORM_HEADS neighbouring heads of an operand (the last unit may have fewer). The units that have a norm are counted through all
- * operands and cut into slices. A cell is one slice of one run, and one block processes it.
+ * The tokens of all batch entries, numbered batch * tokens + token, are the rows of the code. They are cut into runs. A
+ * unit is NORM_HEADS neighbouring heads of an operand (the last unit may have fewer). The units that have a norm are
+ * counted through all operands and cut into slices. A cell is one slice of one run, and one block processes it.
  *
- * If heads share weights, each unit of a token has one sum for each weight, over its heads, in fp32 (f64: double). For each
- * operand, the block adds these sums to CELL_SUMS sums in turn, according to their places (norm_cells), and leaves the total. If
- * each head has its own weights, the terms of a run are added one after another. Another kernel adds the totals of all cells in
- * double.
+ * If heads share weights, each unit of a token has one sum for each weight, over its heads, in fp32 (f64: double). For
+ * each operand, the block adds these sums to CELL_SUMS sums in turn, according to their places (norm_cells), and leaves
+ * the total. If each head has its own weights, the terms of a run are added one after another. Another kernel adds the
+ * totals of all cells in double.
  *
  * The whole order follows from shapes alone, so the vector and element kernels give the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 
-#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/norm_generic_call.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* Distance in shared memory, in floats, between two elements of a thread's vectors. It has room for the terms of all threads of
- * a head, and threads that add neighbouring elements read different banks. */
+/* Distance in shared memory, in floats, between two elements of a thread's vectors. It has room for the terms of all
+ * threads of a head, and threads that add neighbouring elements read different banks. */
 #define NORM_TERMS 404
 
 /* Number of sums to which terms are added in turn, according to their place. */
 #define CELL_SUMS 4
 
-/* How tokens and units are cut. Unit u of row r (units are counted in the cell) has the place u + r * (units of its operand) +
- * operand_gradient.places_at. In runs of several rows, the places of an operand are consecutive and begin at a multiple of
- * CELL_SUMS. */
+/* How tokens and units are cut. Unit u of row r (units are counted in the cell) has the place u + r * (units of its
+ * operand) + operand_gradient.places_at. In runs of several rows, the places of an operand are consecutive and begin at
+ * a multiple of CELL_SUMS. */
 struct norm_cells {
     uint32_t run_rows, runs;
     uint32_t units, slice_units, slices; /* units that have a norm */
     uint32_t places;                     /* places of a cell */
 };
 
-/* What the kernels know about the d_weight of an operand. For each run, an operand has one row of sums for each slice that has
- * some of its units. If each head has its own weights, it has one row for all slices. */
+/* What the kernels know about the d_weight of an operand. For each run, an operand has one row of sums for each slice
+ * that has some of its units. If each head has its own weights, it has one row for all slices. */
 struct operand_gradient {
     uint32_t is_wanted;              /* whether the call wants d_weight */
     uint32_t first_unit, after_unit; /* its units, counted through all operands */
@@ -43,7 +43,8 @@ struct operand_gradient {
     uint32_t slices;                 /* slices that leave sums for the same weights */
 };
 
-/* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in memory. */
+/* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in
+ * memory. */
 #define COLUMN_SUMS 8
 
 struct left_sums {

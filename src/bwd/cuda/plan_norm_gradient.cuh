@@ -1,9 +1,10 @@
-/* How the backward of norms is cut into cells, and where their sums lie. All operands of the plan have a norm. Host only. */
+/* How the backward of norms is cut into cells, and where their sums lie. All operands of the plan have a norm. Host
+ * only. */
 #ifndef TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 #define TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 
 #include "bwd/cuda/norm_gradient_call.cuh"
-#include "fwd/cuda/plan_norm_any.cuh"
+#include "fwd/cuda/plan_norm_generic.cuh"
 #include "fwd/cuda/plan_norms.cuh"
 
 /* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
@@ -35,8 +36,8 @@ static inline uint32_t count_places(const trope_plan &plan, uint32_t run_rows)
     return places;
 }
 
-/* Returns the distance in floats between the terms of neighbouring threads that `places` need. It is an odd number of groups of
- * CELL_SUMS, so that the groups lie in different banks. */
+/* Returns the distance in floats between the terms of neighbouring threads that `places` need. It is an odd number of
+ * groups of CELL_SUMS, so that the groups lie in different banks. */
 static inline uint32_t terms_of_places(uint32_t places)
 {
     return ((uint32_t)quotient_up(places, CELL_SUMS) | 1) * CELL_SUMS;
@@ -53,9 +54,9 @@ static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
     return wants;
 }
 
-/* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole token if
- * the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves a sum for each of
- * its elements, but not so many that few blocks remain. */
+/* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole
+ * token if the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves
+ * a sum for each of its elements, but not so many that few blocks remain. */
 static inline norm_cells plan_cells(const trope_plan &plan)
 {
     norm_cells c = {};

@@ -16,7 +16,7 @@
 #include "core/rotate.h"
 #include "core/sincos.h"
 #include "fwd/cpu/vector_memory.h"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)

@@ -1,5 +1,5 @@
 /* The rotation of a window in one pass through registers, for f32, f16 and bf16 with the rounding ONCE. Training runs spend
- * most of their time here. rows_template.h, which the compiler vectorizes, takes three passes through memory and handles
+ * most of their time here. tokens_template.h, which the compiler vectorizes, takes three passes through memory and handles
  * all other cases.
  *
  * A file vector_*.h defines the operations: load, store, (de)interleave. Without such a file, VECTOR_WIDTH is not defined,

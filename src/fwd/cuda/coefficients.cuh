@@ -4,7 +4,7 @@
 
 #include "core/cuda/elements.cuh"
 #include "core/sincos.h"
-#include "varlen/cuda/rows.cuh"
+#include "varlen/cuda/tokens.cuh"
 
 /* The source of angles that a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and
  * sin), or both. */

@@ -2,7 +2,7 @@
 #include "fwd/cuda/norm.h"
 
 #include "fwd/cuda/kernels.h"
-#include "fwd/cuda/plan_norm_any.cuh"
+#include "fwd/cuda/plan_norm_generic.cuh"
 #include "fwd/cuda/plan_norms.cuh"
 
 static const trope_norm_kernels *kernels_of(int32_t dtype)

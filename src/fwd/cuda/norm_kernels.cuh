@@ -4,7 +4,7 @@
 
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/norm.cuh"
-#include "fwd/cuda/norm_any.cuh"
+#include "fwd/cuda/norm_generic.cuh"
 
 #define ORDERED_NORM_KERNEL(name, DTYPE, of, ROWS, ANGLES, ORDER)                                                          \
     {                                                                                                                      \

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "core/require.h"
-#include "fwd/cuda/usual.cuh"
+#include "fwd/cuda/vector_calls.cuh"
 
 /* The number of threads that a block should have. The other threads wait while some find the position of a token, so
  * many small blocks are better than a few large ones. Sums of heads need more threads. */

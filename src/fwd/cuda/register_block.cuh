@@ -163,8 +163,8 @@ template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CAL
     return segment;
 }
 
-/* The terms of an address. SIMPLE has the token, head and lane of one batch entry (addresses_are_simple in usual.cuh).
- * OF_ONE_ENTRY also has a group and a part of the window. ANY also has a batch entry. */
+/* The terms of an address. SIMPLE has the token, head and lane of one batch entry (addresses_are_simple in
+ * vector_calls.cuh). OF_ONE_ENTRY also has a group and a part of the window. ANY also has a batch entry. */
 enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_ANY };
 
 /* ANY_ORDER: the innermost dimension may also be heads or tokens. */

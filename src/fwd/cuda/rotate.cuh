@@ -3,7 +3,7 @@
 #ifndef TROPE_FWD_CUDA_ROTATE_CUH
 #define TROPE_FWD_CUDA_ROTATE_CUH
 
-#include "fwd/cuda/lane_job.cuh"
+#include "fwd/cuda/item_job.cuh"
 
 /* Fills the REST segments of a padding token, which have no items. All threads with items of the token, in all its
  * blocks, share the work. It overwrites the item of `job`. */

@@ -1,11 +1,11 @@
-/* The backward of norms on CUDA, element kernel, for heads that the vector kernels do not support. A block processes one cell
- * (norm_gradient_call.cuh). Each of its warps takes one head at a time, element by element. */
-#ifndef TROPE_BWD_CUDA_NORM_GRADIENT_ANY_CUH
-#define TROPE_BWD_CUDA_NORM_GRADIENT_ANY_CUH
+/* The backward of norms on CUDA, element kernel, for heads that the vector kernels do not support. A block processes one
+ * cell (norm_gradient_call.cuh). Each of its warps takes one head at a time, element by element. */
+#ifndef TROPE_BWD_CUDA_NORM_GRADIENT_GENERIC_CUH
+#define TROPE_BWD_CUDA_NORM_GRADIENT_GENERIC_CUH
 
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/norm_gradient.cuh"
-#include "fwd/cuda/norm_any.cuh"
+#include "fwd/cuda/norm_generic.cuh"
 
 template <int OF_DTYPE> struct any_norm_gradient : any_norm<OF_DTYPE> {
     typedef norm_gradient_any_call call;
@@ -143,8 +143,8 @@ template <class R> struct gradient_head : any_head<R> {
             memcpy(slope_place(), &poisoned, sizeof poisoned);
     }
 
-    /* Finds the elements that a thread handles together for d_weight, by their number: the two elements of a pair, or one that
-     * passes through (twice). */
+    /* Finds the elements that a thread handles together for d_weight, by their number: the two elements of a pair, or
+     * one that passes through (twice). */
     __device__ __forceinline__ void find_places(int32_t number, int32_t at[2]) const
     {
         const int32_t pairs = this->o.rotary_dim / 2, beside = number - pairs, parts = call.plan.plan.parts,
@@ -277,8 +277,8 @@ template <class R> struct cell_of_heads {
     }
 };
 
-/* Adds the terms of weights that all heads of an operand share, over units [begin, end), counted in the cell. The terms belong
- * to the elements of find_places: two elements of a pair, or one that passes through. */
+/* Adds the terms of weights that all heads of an operand share, over units [begin, end), counted in the cell. The terms
+ * belong to the elements of find_places: two elements of a pair, or one that passes through. */
 template <class R>
 __device__ __forceinline__ void add_shared_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t number,
                                                  bool own, typename R::real sum[2])
@@ -358,8 +358,8 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
     }
 }
 
-/* Finds rstd and slope of norms over a token, which is the block's row, for the launches that follow. It may also only find the
- * sums over the token's heads. */
+/* Finds rstd and slope of norms over a token, which is the block's row, for the launches that follow. It may also only
+ * find the sums over the token's heads. */
 template <class R> __device__ __forceinline__ void find_tokens(const norm_gradient_any_call &call, int64_t row, bool own)
 {
     typedef typename R::real real;

@@ -1,6 +1,6 @@
 /* All kernels of the rotation, for one instruction set. */
 #include "fwd/cpu/isa.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 #include "fwd/cpu/vector_rotate.h"
 
 /* CHUNK_ROWS is the number of tokens in a chunk, whose coefficients are held at the same time. CHUNK_BYTES is the limit for
@@ -34,7 +34,7 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #include "fwd/cpu/pairs_template.h"
 #include "fwd/cpu/part_template.h"
 #include "fwd/cpu/norm_template.h"
-#include "fwd/cpu/rows_template.h"
+#include "fwd/cpu/tokens_template.h"
 
 #include "fwd/cpu/real_f64.h"
 #include "fwd/cpu/elements_template.h"
@@ -42,7 +42,7 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #include "fwd/cpu/pairs_template.h"
 #include "fwd/cpu/part_template.h"
 #include "fwd/cpu/norm_template.h"
-#include "fwd/cpu/rows_template.h"
+#include "fwd/cpu/tokens_template.h"
 
 static void normalised_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                               const int64_t head[2], double of_token, double *out)

@@ -1,6 +1,6 @@
 /* The work of a thread on its item of a register block, from load to store. */
-#ifndef TROPE_FWD_CUDA_LANE_JOB_CUH
-#define TROPE_FWD_CUDA_LANE_JOB_CUH
+#ifndef TROPE_FWD_CUDA_ITEM_JOB_CUH
+#define TROPE_FWD_CUDA_ITEM_JOB_CUH
 
 #include "fwd/cuda/find_coefficients.cuh"
 
@@ -20,7 +20,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH;
-    /* Whether all calls of the kernel rotate plainly (rotates_plainly in usual.cuh). */
+    /* Whether all calls of the kernel rotate plainly (rotates_plainly in vector_calls.cuh). */
     static constexpr bool PLAIN = OF_ROWS != ROWS_FROM_TOKENS && OF_ROWS != ROWS_ANY;
     static constexpr int ADDRESSES = OF_ROWS == ROWS_SEARCHED           ? ADDRESSES_SIMPLE
                                      : OF_ROWS == ROWS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY

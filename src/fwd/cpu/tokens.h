@@ -1,9 +1,9 @@
-/* The CPU kernels. Each instruction set has one table of them. rows_template.h is the source of all of them. */
-#ifndef TROPE_FWD_CPU_ROWS_H
-#define TROPE_FWD_CPU_ROWS_H
+/* The CPU kernels. Each instruction set has one table of them. tokens_template.h is the source of all of them. */
+#ifndef TROPE_FWD_CPU_TOKENS_H
+#define TROPE_FWD_CPU_TOKENS_H
 
 #include "core/plan.h"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 /* The coefficients of a token, by pair. They are in double, so that one type serves every dtype. */
 typedef struct trope_row_angles {

@@ -1,6 +1,6 @@
 /* Converts the fields of a call to a trope_sequences. */
-#ifndef TROPE_VARLEN_SEQUENCES_H
-#define TROPE_VARLEN_SEQUENCES_H
+#ifndef TROPE_VARLEN_POSITION_SOURCE_H
+#define TROPE_VARLEN_POSITION_SOURCE_H
 
 #include <string.h>
 

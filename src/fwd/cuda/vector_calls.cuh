@@ -1,7 +1,7 @@
 /* Decides which calls the kernels for 16-byte vectors can take. Their parameters are small, and 32 bits hold all
  * offsets. Host only. */
-#ifndef TROPE_FWD_CUDA_USUAL_CUH
-#define TROPE_FWD_CUDA_USUAL_CUH
+#ifndef TROPE_FWD_CUDA_VECTOR_CALLS_CUH
+#define TROPE_FWD_CUDA_VECTOR_CALLS_CUH
 
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/register_block.cuh"

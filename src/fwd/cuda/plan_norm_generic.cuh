@@ -1,8 +1,8 @@
 /* Fills in the parameters of a call with norms that vector kernels cannot take. Host only. */
-#ifndef TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
-#define TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
+#ifndef TROPE_FWD_CUDA_PLAN_NORM_GENERIC_CUH
+#define TROPE_FWD_CUDA_PLAN_NORM_GENERIC_CUH
 
-#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/norm_generic_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
 static inline head_tensor plan_head_tensor(const trope_plan &plan, const void *base, const int64_t *stride)

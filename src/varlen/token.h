@@ -1,7 +1,7 @@
 /* trope_row describes one token of one batch entry. This header finds what a call does with a token, and which positions
  * select its angles. */
-#ifndef TROPE_VARLEN_ROW_H
-#define TROPE_VARLEN_ROW_H
+#ifndef TROPE_VARLEN_TOKEN_H
+#define TROPE_VARLEN_TOKEN_H
 
 #include "core/plan.h"
 #include "varlen/position.h"

@@ -1,7 +1,7 @@
 /* The parameters of the kernels that can normalise any head. Each head is processed by one warp. Shared by host and
  * kernels. */
-#ifndef TROPE_FWD_CUDA_NORM_ANY_CALL_CUH
-#define TROPE_FWD_CUDA_NORM_ANY_CALL_CUH
+#ifndef TROPE_FWD_CUDA_NORM_GENERIC_CALL_CUH
+#define TROPE_FWD_CUDA_NORM_GENERIC_CALL_CUH
 
 #include "fwd/cuda/register_block.cuh"
 

@@ -1,10 +1,10 @@
-/* The tokens of a block, which the code calls rows: their positions on each axis, and whether they are rotated or are padding.
- * The data lies in shared memory. */
-#ifndef TROPE_VARLEN_CUDA_ROWS_CUH
-#define TROPE_VARLEN_CUDA_ROWS_CUH
+/* The tokens of a block, which the code calls rows: their positions on each axis, and whether they are rotated or are
+ * padding. The data lies in shared memory. */
+#ifndef TROPE_VARLEN_CUDA_TOKENS_CUH
+#define TROPE_VARLEN_CUDA_TOKENS_CUH
 
 #include "varlen/cuda/search.cuh"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 /* How a kernel finds the positions of tokens. ROWS_SEARCHED supports only cu_seqlens in one int32 array on one rank, so its
  * kernels need fewer registers and instructions than the kernels of ROWS_SEARCHED_GENERIC. Packed sequences with ids use
@@ -42,8 +42,8 @@ template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(c
     return known;
 }
 
-/* Whether the elements of a token are filled with zeros or NaN instead of being rotated or copied. If the token's sequence is
- * invalid, only the elements that would be rotated are filled. */
+/* Whether the elements of a token are filled with zeros or NaN instead of being rotated or copied. If the token's
+ * sequence is invalid, only the elements that would be rotated are filled. */
 __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 {
     return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
@@ -80,8 +80,8 @@ static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
     return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + of_packed);
 }
 
-/* Returns the position from which coefficients are computed. With a table (only if ANY_TABLE), the call's policy for positions
- * beyond the table applies: they become the nearest row of the table, or NO_POSITION. */
+/* Returns the position from which coefficients are computed. With a table (only if ANY_TABLE), the call's policy for
+ * positions beyond the table applies: they become the nearest row of the table, or NO_POSITION. */
 template <bool ANY_TABLE>
 __device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool is_used, int64_t position)
 {
@@ -168,8 +168,8 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
             {-1, 0, 0, 0}}; /* invalid bounds */
 }
 
-/* Issues the first loads of a warp's search. WIDE says that the kernel also takes calls for which 32 bits may not suffice; such
- * calls load nothing here. */
+/* Issues the first loads of a warp's search. WIDE says that the kernel also takes calls for which 32 bits may not
+ * suffice; such calls load nothing here. */
 template <int ROWS, bool WIDE>
 __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, bool is_wanted)
 {
@@ -179,8 +179,8 @@ __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, b
     return round;
 }
 
-/* Reads the positions of the block's tokens: ids, or positions in batch entries. In each iteration, a thread takes one axis of
- * one token. Returns whether any position is missing from the table. */
+/* Reads the positions of the block's tokens: ids, or positions in batch entries. In each iteration, a thread takes one
+ * axis of one token. Returns whether any position is missing from the table. */
 template <bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
                                           uint32_t thread, uint32_t threads, LOCATE locate)
@@ -210,8 +210,8 @@ __device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count
 
 #define MOST_SEARCHED_ROWS 32 /* one token for each thread of the warp that searches */
 
-/* Finds the positions of the tokens of a packed call. Only the first warp of the block calls this, and the other warps wait for
- * it. So all other decisions about tokens come later, in decide_rows. */
+/* Finds the positions of the tokens of a packed call. Only the first warp of the block calls this, and the other warps
+ * wait for it. So all other decisions about tokens come later, in decide_rows. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int64_t first_token,
                                             uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)

@@ -1,11 +1,11 @@
 /* The norm and the rotation of any head on CUDA, in either order, for calls that norm.cuh cannot take. A block has one
  * token. Each of its warps processes one head at a time, element by element. */
-#ifndef TROPE_FWD_CUDA_NORM_ANY_CUH
-#define TROPE_FWD_CUDA_NORM_ANY_CUH
+#ifndef TROPE_FWD_CUDA_NORM_GENERIC_CUH
+#define TROPE_FWD_CUDA_NORM_GENERIC_CUH
 
 #include "core/norm.h"
-#include "fwd/cuda/lane_job.cuh"
-#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/item_job.cuh"
+#include "fwd/cuda/norm_generic_call.cuh"
 
 template <int OF_DTYPE> struct any_norm : rotation<OF_DTYPE, false, ROWS_ANY, ANGLES_ANY, true> {
     typedef norm_any_call call;

@@ -1,4 +1,4 @@
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 
 #include "core/cpu_features.h"
 
