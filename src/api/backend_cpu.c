@@ -57,7 +57,7 @@ static trope_status run(const char *function, const trope_plan *plan)
     const row_context context = {.plan = plan,
                                  .rotation = has_writer(plan, TROPE_WRITER_ROTATION) ? kernels : NULL,
                                  .sums = has_writer(plan, TROPE_WRITER_SUM) ? trope_find_head_sums(kernels->isa) : NULL};
-    trope_status status = trope_check_sequences(function, &plan->sequences);
+    trope_status status = trope_check_sequences(function, &plan->position_source);
     if (!status)
         status = trope_check_positions(function, plan);
     if (status)

@@ -77,15 +77,15 @@ const char *const *trope_cuda_list_kernels(int *count)
 static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARAMETER(trope_plan) plan)
 {
     take_turn();
-    check_sequences<true>(plan.sequences, plan.status);
+    check_sequences<true>(plan.position_source, plan.status);
 }
 
 /* Reports wrong sequences of a call that moves nothing. */
 static trope_status check_only(const char *function, const trope_plan &plan)
 {
-    if (!plan.sequences.boundaries || !plan.status)
+    if (!plan.position_source.boundaries || !plan.status)
         return TROPE_OK;
-    const int64_t blocks = quotient_up(plan.sequences.count + 1, CHECK_THREADS);
+    const int64_t blocks = quotient_up(plan.position_source.count + 1, CHECK_THREADS);
     void *arguments[] = {(void *)&plan};
     const cudaError_t error = launch_early(facts_of_device(), (const void *)check_kernel,
                                            dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS,

@@ -152,14 +152,14 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
 static void plan_axes(const trope_args *a, trope_plan *plan)
 {
     plan->planes = trope_count_planes(a);
-    plan->axes = a->position_axes > 1 ? a->position_axes : 1;
+    plan->pair_axes = a->position_axes > 1 ? a->position_axes : 1;
     plan->used_axes = plan->planes == 1;
     for (int pair = 0; plan->planes > 1 && pair < plan->pairs; pair++) {
         plan->axis_bits[pair / 16] |= (uint32_t)trope_said_axis(a, plan->pairs, pair) << (2 * (pair % 16));
         plan->used_axes |= 1u << trope_pair_axis(plan, pair);
     }
-    while (!(plan->used_axes >> (plan->axes - 1)))
-        plan->axes--;
+    while (!(plan->used_axes >> (plan->pair_axes - 1)))
+        plan->pair_axes--;
 }
 
 static void plan_pairing(const trope_args *a, int backward, trope_plan *plan)
@@ -178,11 +178,11 @@ static void plan_pairing(const trope_args *a, int backward, trope_plan *plan)
 static void plan_rows(const trope_args *a, trope_plan *plan)
 {
     const int from_tokens = !a->cu_seqlens && !a->position_ids && !a->start_positions;
-    plan->sequences = trope_plan_sequences(a);
+    plan->position_source = trope_plan_position_source(a);
     plan->angles_shared = !a->cu_seqlens && !a->start_positions && (!trope_has_table(a) || a->angle_stride[1] == 0) &&
                           (!a->position_ids || a->ids_stride[1] == 0);
     plan->position_is_token =
-        from_tokens && plan->sequences.cp.size == 1 && (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
+        from_tokens && plan->position_source.cp.size == 1 && (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
 }
 
 void trope_make_plan(const trope_call *call, int backward, trope_planned_call *planned)

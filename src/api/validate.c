@@ -413,7 +413,7 @@ static trope_status validate_angle_rows(const char *function, const trope_args *
     if (!trope_has_table(a) || a->cu_seqlens || a->position_ids || a->start_positions || a->tokens == 0 ||
         a->out_of_range != TROPE_RANGE_POISON)
         return TROPE_OK;
-    const trope_sequences s = trope_plan_sequences(a);
+    const trope_position_source s = trope_plan_position_source(a);
     const int64_t highest = trope_dense_position(&s, a->tokens - 1); /* positions ascend in every layout */
     REQUIRE(highest < a->angle_rows, ARGUMENT,
             "angle_rows (%lld) must be more than the highest position of this call (%lld)", (ll)a->angle_rows, (ll)highest);

@@ -85,13 +85,13 @@ typedef struct trope_cp {
     int64_t skipped;     /* the tokens of the stream on the ranks before this one */
 } trope_cp;
 
-/* The sequences of a call, and the positions of their tokens. */
-typedef struct trope_sequences {
+/* Where the positions of a call come from: its sequences, ids, start positions and ranks. */
+typedef struct trope_position_source {
     const void *boundaries; /* cu_seqlens_padded or else cu_seqlens: where sequences are stored; NULL: not packed */
     int64_t count;
     int64_t tokens;  /* of each batch entry on this rank */
     int32_t padding; /* TROPE_PADDING_..., 0 = no policy */
-    int32_t axes;
+    int32_t position_axes;
     const void *unpadded; /* cu_seqlens: the unpadded lengths */
     const void *starts;
     const void *ids;
@@ -99,7 +99,7 @@ typedef struct trope_sequences {
     int32_t boundaries_64, starts_64, ids_64; /* whether these arrays are int64 */
     int32_t stream;                           /* positions are indices in the whole packed stream */
     trope_cp cp;
-} trope_sequences;
+} trope_position_source;
 
 typedef struct trope_plan {
     int32_t dtype, element_size, rounding;
@@ -118,7 +118,7 @@ typedef struct trope_plan {
     int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_forward_src;
     int32_t parts;
     int32_t pairs;      /* the pairs of the widest operand */
-    int32_t axes;       /* position axes, up to the last one that a pair uses; with 1, all pairs use axis 0 */
+    int32_t pair_axes;  /* position axes that pairs use, up to the last one; with 1, all pairs use axis 0 */
     uint32_t used_axes; /* bit a: a pair uses position axis a */
     int32_t planes;     /* planes of a d_freqs with an axis stride, up to the last axis that a pair uses or the ids have */
     uint32_t axis_bits[TROPE_MAX_PAIRS / 16]; /* two bits for each pair: its axis */
@@ -132,7 +132,7 @@ typedef struct trope_plan {
     uint64_t *step; /* TROPE_ANGLES_PHASE: the phase step of each pair */
     int32_t *status;
     void *stream;
-    trope_sequences sequences;
+    trope_position_source position_source;
 
     void *d_freqs;
     trope_table_stride d_freqs_stride;
@@ -211,7 +211,7 @@ TROPE_HD int32_t trope_pair_plane(const trope_plan *plan, int32_t pair)
 /* Returns the position axis of a pair. */
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
 {
-    return plan->axes == 1 ? 0 : trope_pair_plane(plan, pair);
+    return plan->pair_axes == 1 ? 0 : trope_pair_plane(plan, pair);
 }
 
 #endif

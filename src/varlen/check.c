@@ -15,13 +15,13 @@ static const char *width(int32_t is_64)
 }
 
 /* The name of the array that says where sequences are stored. */
-static const char *stored_name(const trope_sequences *s)
+static const char *stored_name(const trope_position_source *s)
 {
     return s->boundaries == s->unpadded ? "cu_seqlens" : "cu_seqlens_padded";
 }
 
 /* Reports the wrong boundary of sequence i. */
-static trope_status refuse_order(const char *function, const trope_sequences *s, const char *name, const void *array,
+static trope_status refuse_order(const char *function, const trope_position_source *s, const char *name, const void *array,
                                  int64_t i)
 {
     const int64_t begin = trope_load_index(array, s->boundaries_64, i),
@@ -32,7 +32,7 @@ static trope_status refuse_order(const char *function, const trope_sequences *s,
                       begins_early ? 0ll : (ll)begin, begins_early ? "" : ", the one before it");
 }
 
-static trope_status check_sequence(const char *function, const trope_sequences *s, int64_t i)
+static trope_status check_sequence(const char *function, const trope_position_source *s, int64_t i)
 {
     const trope_bounds_fault fault = trope_check_sequence(s, i);
     if (fault == TROPE_BOUNDS_ORDER)
@@ -56,7 +56,7 @@ static trope_status check_sequence(const char *function, const trope_sequences *
 }
 
 /* Without a padding policy, no token may be before the first sequence or after the last one. */
-static trope_status check_all_tokens(const char *function, const trope_sequences *s, int64_t first, int64_t last)
+static trope_status check_all_tokens(const char *function, const trope_position_source *s, int64_t first, int64_t last)
 {
     static const char rule[] = "this rank has tokens of no sequence, and padding must say what is written for them";
     if (s->padding || s->tokens == 0)
@@ -68,7 +68,7 @@ static trope_status check_all_tokens(const char *function, const trope_sequences
     return TROPE_OK;
 }
 
-trope_status trope_check_sequences(const char *function, const trope_sequences *s)
+trope_status trope_check_sequences(const char *function, const trope_position_source *s)
 {
     if (!s->boundaries)
         return TROPE_OK;
@@ -104,7 +104,7 @@ static void find_bad_row(const void *context, int64_t begin, int64_t end)
 
 static trope_status report_bad_row(const char *function, const trope_plan *plan, int64_t number)
 {
-    const trope_sequences *s = &plan->sequences;
+    const trope_position_source *s = &plan->position_source;
     trope_span span = {0};
     trope_row row;
     trope_locate_row(plan, number, &row);
@@ -127,7 +127,7 @@ static trope_status report_bad_row(const char *function, const trope_plan *plan,
 
 trope_status trope_check_positions(const char *function, const trope_plan *plan)
 {
-    const trope_sequences *s = &plan->sequences;
+    const trope_position_source *s = &plan->position_source;
     const int known_from_shapes = !s->boundaries && !s->ids && !s->starts;
     const int has_rows = plan->angles.source == TROPE_ANGLES_FREQS || plan->angles.source == TROPE_ANGLES_TABLE;
     if (!has_rows || known_from_shapes || plan->angles.out_of_range != TROPE_RANGE_POISON)

@@ -70,7 +70,7 @@ TROPE_HD int trope_is_poisoned(const trope_plan *plan, const trope_plan_operand 
 }
 
 /* Returns the action for a token that is padding. */
-TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
+TROPE_HD trope_row_action trope_action_of_padding(const trope_position_source *s)
 {
     switch (s->padding) {
     case TROPE_PADDING_ROTATE:
@@ -87,7 +87,7 @@ TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
 /* Fills in the rest of a trope_row whose batch and token are set. `span` is the span of the previous token, or {0}. */
 TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row *row)
 {
-    const trope_sequences *s = &plan->sequences;
+    const trope_position_source *s = &plan->position_source;
     row->poisoned = 0;
     row->action = TROPE_ROW_ROTATE;
     if (plan->position_is_token) {
@@ -103,7 +103,7 @@ TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row
         row->action = trope_action_of_padding(s);
     if (row->action != TROPE_ROW_ROTATE || plan->angles.source == TROPE_ANGLES_NONE)
         return;
-    for (int axis = 0; axis < plan->axes; axis++) {
+    for (int axis = 0; axis < plan->pair_axes; axis++) {
         if (!(plan->used_axes >> axis & 1))
             continue;
         row->position[axis] = trope_position(s, span, index, row->batch, row->token, axis);

@@ -74,7 +74,7 @@ static void check_one_rank(void)
         use_cu_seqlens(&packed, cu_seqlens, 4);
         check_list(&whole, counted, 7, "one rank");
         check_list(&packed, expected, 7, "one rank, packed");
-        const trope_sequences s = trope_plan_sequences(&packed);
+        const trope_position_source s = trope_plan_position_source(&packed);
         for (int i = 0; i < 4; i++) {
             const narrow_bounds b = {cu_seqlens[i], cu_seqlens[i + 1], cu_seqlens[i], cu_seqlens[i + 1]};
             const narrow_span span = narrow_span_of_bounds(&s, i + 1, b, 0);

@@ -288,7 +288,7 @@ static int has_norm_after(const trope_plan *plan)
  * other axes, which a norm after the rotation also needs. */
 static int angles_differ(const trope_plan *plan)
 {
-    return (plan->axes > 1 && has_norm_after(plan)) || (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
+    return (plan->pair_axes > 1 && has_norm_after(plan)) || (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
            (plan->angles.stride.row && !plan->d_freqs_stride.row);
 }
 
@@ -316,7 +316,7 @@ static void sum_angles(gradient *g)
     g->buckets = count_buckets(&g->plan);
     g->bucket_start = g->plan.workspace;
     g->rows = g->bucket_start + g->buckets + 1;
-    for (g->axis = 0; g->axis < g->plan.axes; g->axis++) {
+    for (g->axis = 0; g->axis < g->plan.pair_axes; g->axis++) {
         if (!(g->plan.used_axes >> g->axis & 1))
             continue;
         sort_rows(g);

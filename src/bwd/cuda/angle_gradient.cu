@@ -14,7 +14,7 @@ int trope_cuda_gradient_fits(const trope_plan *plan)
 {
     const double units = (double)plan->batch * (double)plan->tokens, batch = plan->d_freqs_stride.batch ? plan->batch : 1,
                  buckets = plan->d_freqs ? (double)rows_of_gradient(*plan) * batch : 0;
-    return elements_of_row(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->axes < INT32_MAX;
+    return elements_of_row(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->pair_axes < INT32_MAX;
 }
 
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
@@ -87,7 +87,7 @@ static void launch_pass(const gradient_call &g, bool vectors, size_t shared_byte
 static void launch_sorted(angle_sums *s, gradient_launches *l)
 {
     uint32_t bits = 1;
-    while ((uint32_t)s->plan.axes * s->buckets >> bits)
+    while ((uint32_t)s->plan.pair_axes * s->buckets >> bits)
         bits++;
     s->bits = (uint32_t)quotient_up(bits, quotient_up(bits, SORT_MAX_BITS));
     for (s->shift = 0; s->shift < bits; s->shift += s->bits, s->from = !s->from) {

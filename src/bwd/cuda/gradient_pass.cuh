@@ -160,7 +160,8 @@ __device__ __forceinline__ int64_t position_of_unit(const block_rows<int64_t> &r
 __device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
                                                 uint32_t axis)
 {
-    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)), has_actions = plan.sequences.boundaries;
+    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)),
+               has_actions = plan.position_source.boundaries;
     return !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
 }
 
@@ -537,7 +538,7 @@ __device__ __forceinline__ void emit_keys(const gradient_call &call, const block
                                           uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
-    const uint32_t axes = (uint32_t)plan.axes;
+    const uint32_t axes = (uint32_t)plan.pair_axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
         const int64_t batch =
@@ -576,7 +577,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
         emit_units(call, rows, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
         emit_keys(call, rows, first_unit, units);
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE
         finish_others<R>(call, action, own, &job);
         pass_rest<R>(call, action, job.row);
     }
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

@@ -1,10 +1,12 @@
-/* The backward of norms on CUDA, vector kernels: the register block of norm.cuh with dy as src and dx as dst. It also reads x. */
+/* The backward of norms on CUDA, vector kernels: the register block of norm.cuh with dy as src and dx as dst. It also
+ * reads x. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CUH
 
 #include "bwd/cuda/cell_sums.cuh"
 
-/* Kernels that search, or that keep rotated heads of x, need more registers. Only the generic kernel adds the heads of tokens. */
+/* Kernels that search, or that keep rotated heads of x, need more registers. Only the generic kernel adds the heads of
+ * tokens. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
@@ -21,7 +23,8 @@ struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, ROWS_ANY, ANGLES_ANY, O
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
 };
 
-/* A thread's sums of d_weight, one for each element of its heads. They lie in shared memory, because registers are scarce. */
+/* A thread's sums of d_weight, one for each element of its heads. They lie in shared memory, because registers are
+ * scarce. */
 template <class R> struct thread_sums {
     static constexpr int GROUPS = R::PAIRS / CELL_SUMS; /* groups of a vector */
     term_group *of; /* the thread's first group; the distance to its next one is the block's number of threads */
@@ -96,8 +99,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         return this->is_present() && action == TROPE_ROW_ROTATE;
     }
 
-    /* Rotates either dy or x. If the norm comes before the rotation, g becomes M' dy. If it comes after the rotation, g becomes
-     * dy and u becomes M x, and rstd is computed. All threads of a warp must call this. */
+    /* Rotates either dy or x. If the norm comes before the rotation, g becomes M' dy. If it comes after the rotation, g
+     * becomes dy and u becomes M x, and rstd is computed. All threads of a warp must call this. */
     __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g,
                                                lane_values<R> *u)
     {
@@ -134,8 +137,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         return IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, this->norm(call).axes, this->item().row));
     }
 
-    /* Stores the sum of x * M'dy * rstd (norm after the rotation: M x * dy * rstd) over the thread's heads. The block adds these
-     * terms later. */
+    /* Stores the sum of x * M'dy * rstd (norm after the rotation: M x * dy * rstd) over the thread's heads. The block
+     * adds these terms later. */
     __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
                                                 const lane_values<R> *u) const
     {
@@ -269,11 +272,11 @@ __device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &ca
     }
     job.finish_gradient(call, first_row, 0, rows, action, own, g, u);
     if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
 }
 
-/* The block for heads that have their own weights. A thread goes through all tokens of its block with the same heads, and keeps
- * their sums. */
+/* The block for heads that have their own weights. A thread goes through all tokens of its block with the same heads,
+ * and keeps their sums. */
 template <class R>
 __device__ __forceinline__ void norm_gradient_walk_block(const norm_gradient_call &call, const typename R::steps &steps)
 {
@@ -297,7 +300,7 @@ __device__ __forceinline__ void norm_gradient_walk_block(const norm_gradient_cal
     }
     norm_gradient_job<R>(call, first_row, rows, 0).leave_terms_of_heads(call, sums);
     if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
 }
 
 template <class R>

@@ -387,7 +387,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
         call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
     if (call.finds_tokens) {
         find_tokens<R>(call, cell.first_row, own);
-        return check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+        return check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
     }
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
@@ -404,7 +404,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
             if (h.o.dst.base || h.o.norm.slope)
                 h.finish(*cell.rstd(place), own);
         });
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

@@ -1,20 +1,20 @@
-/* How a call with a gradient of the angles is cut into units, and where its sums lie. All of it follows from shapes and options,
- * except whether the pass uses vectors. Host only. */
+/* How a call with a gradient of the angles is cut into units, and where its sums lie. All of it follows from shapes and
+ * options, except whether the pass uses vectors. Host only. */
 #ifndef TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
 #define TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
 
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* This number of units keeps any device busy. While there are more, a unit takes several batch entries that share angles, and a
- * block takes several units. */
+/* This number of units keeps any device busy. While there are more, a unit takes several batch entries that share
+ * angles, and a block takes several units. */
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   MOST_SEARCHED_ROWS
 /* Minimum number of heads for each thread, if there are enough heads. More heads share the fixed cost of a unit. */
 #define HEADS_OF_THREAD 4
-/* Maximum number of sequences that a block examines for its rows of d_freqs. Each thread takes one, and two threads take the
- * gaps before the first and after the last sequence. */
+/* Maximum number of sequences that a block examines for its rows of d_freqs. Each thread takes one, and two threads take
+ * the gaps before the first and after the last sequence. */
 #define MOST_SEQUENCES (SUMS_THREADS - 2)
 
 /* ---- units ---- */
@@ -22,7 +22,7 @@
 /* Whether the shapes determine the angle row of each token, and all tokens have different rows. */
 static inline bool rows_are_known(const trope_plan &plan)
 {
-    const trope_sequences *s = &plan.sequences;
+    const trope_position_source *s = &plan.position_source;
     if (s->boundaries || s->ids || s->starts)
         return false;
     return plan.tokens == 0 || trope_dense_position(s, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
@@ -31,7 +31,7 @@ static inline bool rows_are_known(const trope_plan &plan)
 /* Whether an adder finds the tokens of each row of d_freqs by examining all sequences. */
 static inline bool sequences_are_few(const trope_plan &plan)
 {
-    const trope_sequences &s = plan.sequences;
+    const trope_position_source &s = plan.position_source;
     return s.boundaries && search_is_usual(s) && !s.stream && s.count <= MOST_SEQUENCES &&
            plan.angles.out_of_range == TROPE_RANGE_POISON;
 }
@@ -143,8 +143,8 @@ static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_pl
             (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_usual(o.forward_src_stride)));
 }
 
-/* Whether the vector kernel of the pass can run a plan. It requires what can_be_vectors asks, rounding once, and one angle for
- * each pair. */
+/* Whether the vector kernel of the pass can run a plan. It requires what can_be_vectors asks, rounding once, and one
+ * angle for each pair. */
 static inline bool gradient_can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
@@ -199,8 +199,8 @@ template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
 
 /* ---- workspace ---- */
 
-/* Fills in the parameters of the adders. Returns the bytes of workspace for the sums. When the items are few, tiles are smaller,
- * so that enough warps sort. */
+/* Fills in the parameters of the adders. Returns the bytes of workspace for the sums. When the items are few, tiles are
+ * smaller, so that enough warps sort. */
 static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
 {
     const int64_t blocks = quotient_up(g.shape.rows, g.shape.rows_of_block), rows = g.mode == GRADIENT_DIRECT ? 0
@@ -218,7 +218,7 @@ static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
         (uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_LANES));
     s->row_warps = power_of_two((uint32_t)std::min<int64_t>(
         std::max<int64_t>(ENOUGH_UNITS * SUMS_WARPS / std::max<int64_t>(g.buckets, 1), 1), SUMS_WARPS));
-    s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
+    s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.pair_axes : 0;
     s->buckets = g.buckets;
     s->warp_items = s->items <= 1u << 17 ? 64 : 256;
     s->tiles = (uint32_t)quotient_up(s->items, SUMS_WARPS * s->warp_items);

@@ -13,7 +13,7 @@ static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, con
     const trope_plan_angles *a = &plan->angles;
     const int64_t size = trope_element_size(a->dtype), step = a->stride.column;
     const char *entry = (const char *)table + row->batch * a->stride.batch * size;
-    if (plan->axes == 1 && (plan->planes == 1 || a->stride.axis == 0)) {
+    if (plan->pair_axes == 1 && (plan->planes == 1 || a->stride.axis == 0)) {
         FN(load_strided)
         (to, entry + row->position[0] * a->stride.row * size, step, a->dtype, plan->pairs * (a->per_element ? 2 : 1));
         return;
@@ -81,7 +81,7 @@ static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, R
     const uint64_t *restrict step = plan->step;
     const int64_t position = row->position[0];
     const int pairs = plan->pairs;
-    if (plan->axes > 1) {
+    if (plan->pair_axes > 1) {
         for (int i = 0; i < pairs; i++)
             FN(sincos_of_phase)(row->position[trope_pair_axis(plan, i)], step[i], scale, &cosine[i], &sine[i]);
         return;

@@ -176,7 +176,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
             return p.positions.of((uint32_t)token);
         if (R::ROWS != ROWS_READ)
             return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : axis_of(p, run.pair + i)];
-        const int64_t position = position_of_index(p.plan.sequences, p.source, read[i], token);
+        const int64_t position = position_of_index(p.plan.position_source, p.source, read[i], token);
         return finish_position<R::ANGLES != ANGLES_PHASE>(p.plan, true, position);
     }
 

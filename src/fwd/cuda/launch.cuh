@@ -24,8 +24,8 @@ static inline uint32_t power_of_two(uint32_t at_least)
 /* Returns whether padding is overwritten: with zeros, or with NaN if the call has no padding policy. */
 static inline bool fills_padding(const trope_plan &plan)
 {
-    const int32_t padding = plan.sequences.padding;
-    return plan.sequences.boundaries && padding != TROPE_PADDING_ROTATE && padding != TROPE_PADDING_COPY;
+    const int32_t padding = plan.position_source.padding;
+    return plan.position_source.boundaries && padding != TROPE_PADDING_ROTATE && padding != TROPE_PADDING_COPY;
 }
 
 /* Returns whether the call also writes the elements of an operand that do not rotate: if it is not in place, or if
@@ -53,7 +53,7 @@ static inline bool moves_something(const trope_plan &plan)
 
 static inline row_kind kind_of_rows(const trope_plan &plan)
 {
-    const trope_sequences &s = plan.sequences;
+    const trope_position_source &s = plan.position_source;
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
@@ -61,7 +61,7 @@ static inline row_kind kind_of_rows(const trope_plan &plan)
     return s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
 }
 
-static inline token_positions plan_positions(const trope_sequences &s)
+static inline token_positions plan_positions(const trope_position_source &s)
 {
     const int64_t half = s.tokens / 2, first = trope_dense_position(&s, 0);
     token_positions p;
@@ -86,10 +86,10 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
                          !plan.angles.stride.axis && !axis_bits_of_rows(plan) && plan.pairs % 2 == 0;
     p->axis_bits = axis_bits_of_rows(plan);
     p->axis_mask = (1 << p->axis_bits) - 1;
-    p->of_padding = trope_action_of_padding(&plan.sequences);
-    p->source = plan_source(plan.sequences);
+    p->of_padding = trope_action_of_padding(&plan.position_source);
+    p->source = plan_source(plan.position_source);
     p->from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
-    p->positions = plan_positions(plan.sequences);
+    p->positions = plan_positions(plan.position_source);
 }
 
 /* ---- tensors ---- */

@@ -571,7 +571,7 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
     if (may_search(R::ROWS) && is_filled(action, false) && job.item().row < rows)
         fill_rest<R>(call, action, &job.of[0]);
     if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
 }
 
 /* Calls run(R()), or, if R has both orders, run() with its struct for the order of the call. */

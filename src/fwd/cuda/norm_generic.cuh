@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
             h.pass(action);
         }
     }
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

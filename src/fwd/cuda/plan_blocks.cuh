@@ -289,7 +289,7 @@ static inline void cut_rows(const trope_plan &plan, const block_form &form, uint
     rows = std::min<int64_t>(rows, form.most / items);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
-    rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
+    rows = std::min<int64_t>(rows, plan.position_source.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
     const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has at least one warp */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);

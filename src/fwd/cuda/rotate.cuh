@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
         fill_rest<R>(call, action, &job);
     if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
 }
 
 #endif

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
     angles.settle_all();
     job.prepare(call);
     if (!p.from_tokens)
-        position = position_of_index(p.plan.sequences, p.source, index, token);
+        position = position_of_index(p.plan.position_source, p.source, index, token);
     if (!is_early) {
         position = finish_position<true>(p.plan, true, position);
         report_if_missing(p.plan, is_missing<true>(p.plan, position));

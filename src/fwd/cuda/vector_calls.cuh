@@ -98,7 +98,7 @@ static inline bool table_is_usual(const trope_plan &plan)
 }
 
 /* Returns whether 32 bits can hold the strides of ids, in bytes. */
-static inline bool strides_of_ids_are_usual(const trope_sequences &s)
+static inline bool strides_of_ids_are_usual(const trope_position_source &s)
 {
     return !s.ids || (magnitude(s.id_batch_stride) <= INT32_MAX / 8 && magnitude(s.id_token_stride) <= INT32_MAX / 8 &&
                       magnitude(s.id_axis_stride) <= INT32_MAX / 8);
@@ -108,7 +108,8 @@ static inline bool strides_of_ids_are_usual(const trope_sequences &s)
 static inline bool rows_are_usual(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
-           strides_of_ids_are_usual(plan.sequences) && !(plan.sequences.boundaries && is_wide_search(plan.sequences));
+           strides_of_ids_are_usual(plan.position_source) &&
+           !(plan.position_source.boundaries && is_wide_search(plan.position_source));
 }
 
 /* Returns whether the phase steps of a plan fit into the parameters of the fast paths. */
@@ -148,7 +149,7 @@ static inline bool rotates_plainly(const trope_plan &plan)
 {
     bool plain =
         plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-        (plan.interleaved_src == plan.interleaved_dst || trope_action_of_padding(&plan.sequences) != TROPE_ROW_COPY);
+        (plan.interleaved_src == plan.interleaved_dst || trope_action_of_padding(&plan.position_source) != TROPE_ROW_COPY);
     for (int i = 0; i < plan.operand_count; i++)
         plain = plain && !plan.operands[i].accumulate;
     return plain;

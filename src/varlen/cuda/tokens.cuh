@@ -19,25 +19,25 @@ __host__ __device__ constexpr bool may_search(int rows)
 /* Whether the tokens belong to packed sequences, so that some of them may be padding. */
 template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_plan &plan)
 {
-    return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.sequences.boundaries);
+    return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.position_source.boundaries);
 }
 
 /* Whether ROWS_SEARCHED supports the sequences of a packed call. */
-static inline bool search_is_usual(const trope_sequences &s)
+static inline bool search_is_usual(const trope_position_source &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
 }
 
 /* Returns a copy of s. For ROWS_SEARCHED, the fields that are the same in all its calls become constants. */
-template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(const trope_sequences &s)
+template <int ROWS> __device__ __forceinline__ trope_position_source known_position_source(const trope_position_source &s)
 {
-    trope_sequences known = s;
+    trope_position_source known = s;
     if (ROWS == ROWS_SEARCHED) {
         known.unpadded = s.boundaries;
         known.boundaries_64 = 0;
         known.starts = known.ids = NULL;
         known.cp = {1, 1, 0, 1, {0, 0}, {1, 1, 0}, 0};
-        known.axes = 1;
+        known.position_axes = 1;
     }
     return known;
 }
@@ -71,12 +71,12 @@ template <typename POSITION> struct block_rows {
 static inline uint32_t axis_bits_of_rows(const trope_plan &plan)
 {
     static_assert(TROPE_MAX_AXES == 4, "axis_bits_of_rows");
-    return plan.sequences.ids && plan.axes > 1 ? 2 : 0;
+    return plan.position_source.ids && plan.pair_axes > 1 ? 2 : 0;
 }
 
 static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
 {
-    const size_t of_packed = plan.sequences.boundaries ? 2 * sizeof(int2) + sizeof(int32_t) : 0;
+    const size_t of_packed = plan.position_source.boundaries ? 2 * sizeof(int2) + sizeof(int32_t) : 0;
     return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + of_packed);
 }
 
@@ -124,7 +124,7 @@ struct index_source {
     }
 };
 
-static inline index_source plan_source(const trope_sequences &s)
+static inline index_source plan_source(const trope_position_source &s)
 {
     const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
     if (s.ids)
@@ -134,7 +134,7 @@ static inline index_source plan_source(const trope_sequences &s)
 }
 
 /* Returns the position of a token from the index that was read for it: an id, or the start position of its batch entry. */
-__device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, const index_source &source,
+__device__ __forceinline__ int64_t position_of_index(const trope_position_source &s, const index_source &source,
                                                      const raw_index &index, int64_t token)
 {
     const int64_t value = index.value(source.is_64);
@@ -158,7 +158,7 @@ struct packed_token {
 /* One thread searches for one token in 64 bits. Not inline, because few calls need it. */
 static __device__ __noinline__ packed_token find_wide_token(const trope_plan &plan, int64_t token)
 {
-    const trope_sequences &s = plan.sequences;
+    const trope_position_source &s = plan.position_source;
     const trope_span span = trope_find_span(&s, 0, token);
     const int64_t index = trope_index_in_sequence(&s, &span, token);
     const bool is_valid = span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID;
@@ -173,7 +173,7 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
 template <int ROWS, bool WIDE>
 __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, bool is_wanted)
 {
-    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    const trope_position_source s = known_position_source<ROWS>(plan.position_source);
     boundary_round round;
     round.begin(s, is_wanted && (ROWS != ROWS_ANY || s.boundaries) && !(WIDE && is_wide_search(s)));
     return round;
@@ -185,13 +185,13 @@ template <bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
                                           uint32_t thread, uint32_t threads, LOCATE locate)
 {
-    const trope_sequences &s = plan.sequences;
+    const trope_position_source &s = plan.position_source;
     bool any_is_missing = false;
 #pragma unroll 1
     for (uint32_t i = thread; i < count << rows.axis_bits; i += threads) {
         const uint32_t row = i >> rows.axis_bits;
         const int axis = (int)(i - (row << rows.axis_bits));
-        if (axis >= plan.axes)
+        if (axis >= plan.pair_axes)
             continue;
         int64_t batch, token, position;
         locate(row, &batch, &token);
@@ -216,9 +216,9 @@ template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int64_t first_token,
                                             uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
 {
-    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    const trope_position_source s = known_position_source<ROWS>(plan.position_source);
     const uint32_t row = thread_of_warp();
-    const bool has_ids = ROWS == ROWS_ANY && plan.sequences.ids;
+    const bool has_ids = ROWS == ROWS_ANY && plan.position_source.ids;
     const auto take = [&](const packed_token &token) {
         if (!has_ids)
             rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, true, token.position);
@@ -245,7 +245,7 @@ template <int ROWS, bool ANY_TABLE, typename POSITION>
 __device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_padding, uint32_t count,
                                             const block_rows<POSITION> &rows, uint32_t threads)
 {
-    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    const trope_position_source s = known_position_source<ROWS>(plan.position_source);
     int32_t status = 0;
 #pragma unroll 1
     for (uint32_t row = thread_of_warp(); row < count; row += threads) {
@@ -257,7 +257,7 @@ __device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_p
         const int32_t action = !is_valid ? TROPE_ROW_INVALID : is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
         status |= is_padding && of_padding == TROPE_ROW_POISON ? TROPE_STATUS_PADDING : 0;
 #pragma unroll 1
-        for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.axes : 1); axis++)
+        for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.pair_axes : 1); axis++)
             if (action == TROPE_ROW_ROTATE &&
                 is_missing<ANY_TABLE>(plan, rows.position[(row << rows.axis_bits) + (uint32_t)axis]))
                 status |= TROPE_STATUS_POSITION;
