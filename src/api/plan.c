@@ -155,7 +155,7 @@ static void plan_axes(const trope_args *a, trope_plan *plan)
     plan->pair_axes = a->position_axes > 1 ? a->position_axes : 1;
     plan->used_axes = plan->planes == 1;
     for (int pair = 0; plan->planes > 1 && pair < plan->pairs; pair++) {
-        plan->axis_bits[pair / 16] |= (uint32_t)trope_said_axis(a, plan->pairs, pair) << (2 * (pair % 16));
+        plan->axis_bits[pair / 16] |= (uint32_t)trope_specified_axis(a, plan->pairs, pair) << (2 * (pair % 16));
         plan->used_axes |= 1u << trope_pair_axis(plan, pair);
     }
     while (!(plan->used_axes >> (plan->pair_axes - 1)))
@@ -179,8 +179,9 @@ static void plan_rows(const trope_args *a, trope_plan *plan)
 {
     const int from_tokens = !a->cu_seqlens && !a->position_ids && !a->start_positions;
     plan->position_source = trope_plan_position_source(a);
-    plan->angles_shared = !a->cu_seqlens && !a->start_positions && (!trope_has_table(a) || a->angle_stride[1] == 0) &&
-                          (!a->position_ids || a->ids_stride[1] == 0);
+    plan->same_angles_in_batch = !a->cu_seqlens && !a->start_positions &&
+                                 (!trope_has_table(a) || a->angle_stride[1] == 0) &&
+                                 (!a->position_ids || a->ids_stride[1] == 0);
     plan->position_is_token =
         from_tokens && plan->position_source.cp.size == 1 && (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
 }

@@ -196,11 +196,11 @@ static trope_status validate_rotation(const char *function, const trope_args *a)
 
 static trope_status validate_pair_axis(const char *function, const trope_args *a)
 {
-    const int32_t needed = trope_count_axes(a), pairs = trope_widest_pairs(a), said = a->position_axes;
-    const int32_t highest = (said > 1 ? said : TROPE_MAX_AXES) - 1;
+    const int32_t needed = trope_count_axes(a), pairs = trope_widest_pairs(a), given_axes = a->position_axes;
+    const int32_t highest = (given_axes > 1 ? given_axes : TROPE_MAX_AXES) - 1;
     for (int32_t pair = 0; a->pair_axis && pair < pairs; pair++)
         REQUIRE(a->pair_axis[pair] <= highest, ARGUMENT, "pair_axis[%d] (%d) must be at most %d%s", pair,
-                a->pair_axis[pair], highest, said > 1 ? ", the last of position_axes" : "");
+                a->pair_axis[pair], highest, given_axes > 1 ? ", the last of position_axes" : "");
     if (a->position_axes > 1 && !a->pair_axis)
         REQUIRE(
             a->position_axes == needed, ARGUMENT,

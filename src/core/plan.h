@@ -106,11 +106,11 @@ typedef struct trope_plan {
     int32_t device, threads, isa;
     int32_t operand_count;
     int64_t batch, tokens;
-    double bytes_written;      /* for all operands (a double: expanded tensors can have more bytes than an integer holds) */
-    int32_t batch_outermost;   /* 1: memory has batch outside tokens (also if batch is 1); the work follows this order */
-    int32_t stream_stores;     /* the results are too large to stay in a cache */
-    int32_t angles_shared;     /* a token has the same angles in every batch entry */
-    int32_t position_is_token; /* the most common case: nothing is looked up for a token */
+    double bytes_written;    /* for all operands (a double: expanded tensors can have more bytes than an integer holds) */
+    int32_t batch_outermost; /* 1: memory has batch outside tokens (also if batch is 1); the work follows this order */
+    int32_t stream_stores;   /* the results are too large to stay in a cache */
+    int32_t same_angles_in_batch; /* a token has the same angles in every batch entry */
+    int32_t position_is_token;    /* the most common case: nothing is looked up for a token */
     trope_plan_operand *operands;
 
     /* Whether src and dst (in the direction of this call), the columns of a table with a column for each element, and

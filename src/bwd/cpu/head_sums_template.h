@@ -56,12 +56,12 @@ static void FN(store_sum)(const FN(sum) * s, REAL *sum, int first, int step, int
     const int64_t stride = s->operand->dst_stride[TROPE_DIM_ELEMENT];
     char *to = s->dst + first * stride * s->plan->element_size;
     if (s->operand->accumulate) {
-        REAL held[SUM_WIDTH];
+        REAL old_dst[SUM_WIDTH];
         if (s->plan->rounding == TROPE_ROUND_NATIVE)
             FN(round_values)(dtype, count, sum);
-        FN(load_strided)(held, to, step * stride, dtype, count);
+        FN(load_strided)(old_dst, to, step * stride, dtype, count);
         for (int i = 0; i < count; i++)
-            sum[i] = held[i] + sum[i];
+            sum[i] = old_dst[i] + sum[i];
     }
     for (int i = 0; i < count; i++)
         sum[i] = FN(canonical)(sum[i]);

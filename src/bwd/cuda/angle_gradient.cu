@@ -44,7 +44,8 @@ struct gradient_launches {
 static void launch(gradient_launches *l, const void *kernel, const block_launch &size, void **arguments)
 {
     if (l->error == cudaSuccess && size.blocks.x > 0)
-        l->error = launch_early(l->device, kernel, size.blocks, size.threads, size.shared_bytes, l->stream, arguments);
+        l->error =
+            launch_early(l->device, kernel, size.blocks, size.threads, size.shared_memory_bytes, l->stream, arguments);
 }
 
 /* Launches an adder with enough blocks for `count` elements, `of_block` for each block. */
@@ -55,13 +56,13 @@ static void launch_adder(gradient_launches *l, const void *kernel, int64_t count
     block_launch size = {};
     size.blocks = dim3((unsigned)quotient_up(count, of_block));
     size.threads = dim3(is_wide ? WIDE_THREADS : (unsigned)SUMS_THREADS);
-    size.shared_bytes = counted * sizeof(uint32_t) << s.bits;
+    size.shared_memory_bytes = counted * sizeof(uint32_t) << s.bits;
     void *arguments[] = {(void *)&s};
     launch(l, kernel, size, arguments);
 }
 
 template <class CALL>
-static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t shared_bytes, gradient_launches *l)
+static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t shared_memory_bytes, gradient_launches *l)
 {
     CALL g;
     static_cast<gradient_call &>(g) = of;
@@ -70,17 +71,17 @@ static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t 
     block_launch size = {};
     size.blocks = dim3((unsigned)quotient_up(g.shape.rows, units));
     size.threads = dim3((unsigned)quotient_up(threads, 32) * 32);
-    size.shared_bytes = shared_bytes;
+    size.shared_memory_bytes = shared_memory_bytes;
     void *arguments[] = {&g, g.plan.plan.step};
     launch(l, trope_backward_kernels_of(g.plan.plan.dtype)->gradient[vectors].function, size, arguments);
 }
 
-static void launch_pass(const gradient_call &g, bool vectors, size_t shared_bytes, gradient_launches *l)
+static void launch_pass(const gradient_call &g, bool vectors, size_t shared_memory_bytes, gradient_launches *l)
 {
     if (vectors)
-        launch_kernel_of_pass<usual_gradient>(g, true, shared_bytes, l);
+        launch_kernel_of_pass<usual_gradient>(g, true, shared_memory_bytes, l);
     else
-        launch_kernel_of_pass<wide_gradient>(g, false, shared_bytes, l);
+        launch_kernel_of_pass<wide_gradient>(g, false, shared_memory_bytes, l);
 }
 
 /* Sorts the units of a call by rows of d_freqs, and adds the units of each row. */
@@ -99,13 +100,14 @@ static void launch_sorted(angle_sums *s, gradient_launches *l)
     launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s);
 }
 
-static void launch_all(const gradient_call &g, bool vectors, size_t shared_bytes, angle_sums *s, gradient_launches *l)
+static void launch_all(const gradient_call &g, bool vectors, size_t shared_memory_bytes, angle_sums *s,
+                       gradient_launches *l)
 {
     const trope_plan &plan = g.plan.plan;
     const bool is_known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_TOKENS;
     if (plan.d_freqs && (g.shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
         launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* no items: writes zeros */
-    launch_pass(g, vectors, shared_bytes, l);
+    launch_pass(g, vectors, shared_memory_bytes, l);
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
     else if (g.mode == GRADIENT_SEQUENCES && g.shape.rows > 0)
@@ -132,7 +134,7 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
 {
     gradient_call g;
     angle_sums sums;
-    const size_t shared_bytes = plan_gradient(*plan, &g);
+    const size_t shared_memory_bytes = plan_gradient(*plan, &g);
     plan_sums(g, &sums);
     g.sums = sums.sums;
     g.keys = sums.keys[0];
@@ -143,6 +145,6 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
     gradient_launches launches = {};
     launches.device = facts_of_device();
     launches.stream = plan->stream;
-    launch_all(g, gradient_can_be_vectors(*plan), shared_bytes, &sums, &launches);
+    launch_all(g, gradient_can_be_vectors(*plan), shared_memory_bytes, &sums, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

@@ -133,9 +133,9 @@ __device__ __forceinline__ uint32_t digit_at(const angle_sums &s, uint32_t i)
 /* Counts how often each digit occurs in each tile. */
 static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    extern __shared__ __align__(16) char shared[];
+    extern __shared__ __align__(16) char shared_memory[];
     take_turn();
-    uint32_t *counts = (uint32_t *)shared;
+    uint32_t *counts = (uint32_t *)shared_memory;
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         counts[d] = 0;
     __syncthreads();
@@ -193,9 +193,9 @@ __device__ __forceinline__ void find_warp_starts(const angle_sums &s, uint32_t *
 /* Moves each item to its place: after all items with smaller digits, and after the earlier items with the same digit. */
 static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    extern __shared__ __align__(16) char shared[];
+    extern __shared__ __align__(16) char shared_memory[];
     take_turn();
-    uint32_t *starts = (uint32_t *)shared;
+    uint32_t *starts = (uint32_t *)shared_memory;
     find_warp_starts(s, starts);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
                    first = blockIdx.x * tile_items(s) + warp * s.warp_items;

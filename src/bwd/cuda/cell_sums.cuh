@@ -5,11 +5,11 @@
 #include "bwd/cuda/norm_gradient_call.cuh"
 #include "fwd/cuda/norm.cuh"
 
-/* Returns the terms of d_weight of a block, in shared memory. They are ordered by element of a thread's vectors, then by the
- * thread's index in its head, then by place. */
+/* Returns the terms of d_weight of a block, in shared memory. They are ordered by element of a thread's vectors, then by
+ * the thread's index in its head, then by place. */
 __device__ __forceinline__ float *terms_of_block(const block_shape &shape)
 {
-    return (float *)(shared + shape.terms_at);
+    return (float *)(shared_memory + shape.terms_at);
 }
 
 /* CELL_SUMS consecutive numbers. */

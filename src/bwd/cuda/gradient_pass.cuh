@@ -424,7 +424,7 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
         sum[0] += __shfl_xor_sync(UINT32_MAX, sum[0], (int)distance);
     const uint32_t share = thread.slot / call.slots_of_warp, in_warp = thread.slot - share * call.slots_of_warp;
     double *const to =
-        (double *)(shared + call.left_at) + (thread.unit * call.shares + share) * call.columns.divisor + column;
+        (double *)(shared_memory + call.left_at) + (thread.unit * call.shares + share) * call.columns.divisor + column;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++)
         if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.heads)
@@ -486,7 +486,8 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
 /* Returns the sum of a column of a unit: its shares, added in order. */
 __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_t unit, uint32_t column)
 {
-    const double *const left = (const double *)(shared + call.left_at) + unit * call.shares * call.columns.divisor + column;
+    const double *const left =
+        (const double *)(shared_memory + call.left_at) + unit * call.shares * call.columns.divisor + column;
     double sum = left[0];
     for (uint32_t share = 1; share < call.shares; share++)
         sum += left[share * call.columns.divisor];

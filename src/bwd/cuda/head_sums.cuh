@@ -77,7 +77,7 @@ template <class R> struct lane_terms {
 };
 
 /* Terms in shared memory, as vectors. The vectors of the block's threads are adjacent. */
-template <class R> struct shared_terms {
+template <class R> struct shared_memory_terms {
     typedef typename R::real real;
     enum {
         OF_VECTOR = 16 / sizeof(real) < 2 * R::PAIRS ? 16 / sizeof(real) : 2 * R::PAIRS,
@@ -303,7 +303,7 @@ template <class R> struct sum_job : lane_job<R> {
  * waits for its neighbour. */
 template <class R>
 __device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call, int32_t action,
-                                                   const shared_terms<R> &terms, sum_job<R> *job)
+                                                   const shared_memory_terms<R> &terms, sum_job<R> *job)
 {
     const uint32_t rounds = job->segment(call).rounds, threads = threads_of_block(), thread = thread_of_block();
     lane_terms<R> t;
@@ -328,8 +328,8 @@ __device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call,
 /* Adds the slots. Slot 0 gets the sum. All threads of the block must call this, although some only wait for others. Threads
  * exchange terms by shuffles within a warp, then through shared memory. */
 template <class R>
-__device__ __forceinline__ void add_slots(const typename R::call &call, const shared_terms<R> &terms, const sum_job<R> &s,
-                                          lane_terms<R> *t)
+__device__ __forceinline__ void add_slots(const typename R::call &call, const shared_memory_terms<R> &terms,
+                                          const sum_job<R> &s, lane_terms<R> *t)
 {
     const uint32_t lanes = s.segment(call).lanes.divisor, slots = 1u << s.segment(call).slot_bits;
     uint32_t half = 1;
@@ -358,7 +358,8 @@ __global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {}, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + shape.terms_at), shape.terms};
+    const shared_memory_terms<R> terms = {(typename shared_memory_terms<R>::vector *)(shared_memory + shape.terms_at),
+                                          shape.terms};
     lane_terms<R> t;
     if (slice_of_block(shape) < shape.summing_slices) {
         t = add_heads(call, action, terms, &job);

@@ -16,8 +16,8 @@ template <typename REAL> struct alignas(16) sums_of_thread {
     REAL of[COUNT];
 };
 
-/* Adds a column over all runs. Threads add different runs. Four float sums are added in float before their sum becomes double.
- * Then one warp adds the results of all warps for one weight. */
+/* Adds a column over all runs. Threads add different runs. Four float sums are added in float before their sum becomes
+ * double. Then one warp adds the results of all warps for one weight. */
 template <typename REAL>
 __device__ __forceinline__ void add_column(const weight_sums &s, const weight_sums::operand &o, uint32_t column)
 {
@@ -130,9 +130,9 @@ static block_form form_of_pass(const norm_pass &pass)
     return form_of_norm_gradient(pass.plan, pass.rounding);
 }
 
-/* Some calls need launches that find rstd (if the caller does not give it) and the slope of heads or tokens, because later
- * launches read them. They come first, because dx may overwrite dy. The vector kernel finds both for its own tokens, unless the
- * gradient of the angles needs them too. */
+/* Some calls need launches that find rstd (if the caller does not give it) and the slope of heads or tokens, because
+ * later launches read them. They come first, because dx may overwrite dy. The vector kernel finds both for its own
+ * tokens, unless the gradient of the angles needs them too. */
 struct norm_plans {
     part_of_plan heads, tokens; /* operands whose rstd and slopes separate launches find */
     part_of_plan known;         /* the whole plan, which reads these results */
@@ -213,19 +213,19 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
     const void *const kernel = trope_backward_kernels_of(plan.dtype)->norm.elements.function;
     call.cells = cells;
     call.finds_tokens = finds_tokens;
-    const size_t shared_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
+    const size_t shared_memory_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
     call.shape.rotating_slices *= call.cells.slices;
     call.rounding = pass.rounding;
     call.sums = sums;
     plan_operand_gradients(plan, call.cells, call.gradient);
-    call.rstd_at = (uint32_t)quotient_up((int64_t)shared_bytes, 16) * 16;
+    call.rstd_at = (uint32_t)quotient_up((int64_t)shared_memory_bytes, 16) * 16;
     for (int i = 0; i < plan.operand_count; i++) {
         call.x[i] = plan_head_tensor(plan, plan.operands[i].forward_src, plan.operands[i].forward_src_stride);
         call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     }
     const size_t heads = finds_tokens ? 0 : call.cells.run_rows * call.cells.slice_units * NORM_HEADS,
                  bytes = call.rstd_at + heads * bytes_of_real(plan);
-    REQUIRE(bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
+    REQUIRE(bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     return result_of(function, launch_early(facts_of_device(), kernel, dim3(call.cells.runs, call.cells.slices),
@@ -241,12 +241,12 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
     const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
     call.sums = sums;
     if (form.walks)
-        call.thread_sums_at = (uint32_t)(l.shared_bytes - bytes_of_thread_sums(form, l.threads.x * l.threads.y));
+        call.thread_sums_at = (uint32_t)(l.shared_memory_bytes - bytes_of_thread_sums(form, l.threads.x * l.threads.y));
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
-    return result_of(function,
-                     launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments));
+    return result_of(function, launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_memory_bytes,
+                                            plan.stream, arguments));
 }
 
 static trope_status launch_pass(const char *function, const norm_pass &pass, void *workspace)

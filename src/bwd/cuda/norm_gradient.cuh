@@ -30,7 +30,7 @@ template <class R> struct thread_sums {
     term_group *of; /* the thread's first group; the distance to its next one is the block's number of threads */
 
     __device__ __forceinline__ explicit thread_sums(const norm_gradient_call &call)
-        : of((term_group *)(shared + call.thread_sums_at) + thread_of_block())
+        : of((term_group *)(shared_memory + call.thread_sums_at) + thread_of_block())
     {
 #pragma unroll
         for (int i = 0; i < R::HEADS * 2 * GROUPS; i++)

@@ -273,15 +273,15 @@ template <class R> struct cell_of_heads {
 
     __device__ __forceinline__ typename R::real *rstd(uint32_t place) const
     {
-        return (typename R::real *)(shared + call.rstd_at) + place;
+        return (typename R::real *)(shared_memory + call.rstd_at) + place;
     }
 };
 
 /* Adds the terms of weights that all heads of an operand share, over units [begin, end), counted in the cell. The terms
  * belong to the elements of find_places: two elements of a pair, or one that passes through. */
 template <class R>
-__device__ __forceinline__ void add_shared_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t number,
-                                                 bool own, typename R::real sum[2])
+__device__ __forceinline__ void add_terms_of_shared_weights(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end,
+                                                            int32_t number, bool own, typename R::real sum[2])
 {
     typename R::real sums[2][CELL_SUMS] = {};
     for (uint32_t row = 0; row < cell.rows; row++) {
@@ -346,7 +346,7 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
             continue;
         if (!o.norm.weight_of_head) {
             leave_sums<R>(cell, i, 0, [&](int32_t number, real *sum) {
-                add_shared_terms<R>(cell, first - cell.first_unit, after - cell.first_unit, number, own, sum);
+                add_terms_of_shared_weights<R>(cell, first - cell.first_unit, after - cell.first_unit, number, own, sum);
             });
             continue;
         }

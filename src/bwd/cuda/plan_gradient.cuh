@@ -50,7 +50,7 @@ static inline int64_t entries_of_unit(const trope_plan &plan)
 {
     const int64_t spare = plan.batch * plan.tokens / ENOUGH_UNITS,
                   room = INT32_MAX / 2 / std::max<int64_t>(rotating_heads(plan), 1);
-    if (!plan.angles_shared || plan.d_freqs_stride.batch)
+    if (!plan.same_angles_in_batch || plan.d_freqs_stride.batch)
         return 1;
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
 }
@@ -77,7 +77,7 @@ static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
     block_shape *const shape = &g->shape;
     const size_t couples = bytes_of_couples(plan, *shape), left = g->shares * g->columns.divisor * sizeof(double);
     const int64_t room = (int64_t)std::min<size_t>(
-                      (UNASKED_SHARED_BYTES - 16) / (couples + left + bytes_of_block_rows(plan, 1)), MOST_UNITS),
+                      (UNASKED_SHARED_MEMORY - 16) / (couples + left + bytes_of_block_rows(plan, 1)), MOST_UNITS),
                   small = GRADIENT_THREADS / g->unit_threads.divisor,
                   units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
     shape->rows_of_block = (uint32_t)units;

@@ -54,17 +54,17 @@ static inline device_facts facts_of_device(void)
 
 /* The dynamic shared memory that a block may have on any device: without a request, and with one. The second value
  * leaves out some kilobytes, which are not dynamic. */
-#define UNASKED_SHARED_BYTES (47u << 10)
-#define ASKED_SHARED_BYTES   (95u << 10)
+#define UNASKED_SHARED_MEMORY (47u << 10)
+#define ASKED_SHARED_MEMORY   (95u << 10)
 
 static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, dim3 threads,
-                                       size_t shared_bytes, void *stream, void **arguments)
+                                       size_t shared_memory_bytes, void *stream, void **arguments)
 {
-    if (shared_bytes > UNASKED_SHARED_BYTES) {
+    if (shared_memory_bytes > UNASKED_SHARED_MEMORY) {
         /* The request is always for the same size, because another thread may request memory for the same kernel before
          * the launch. */
         const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ASKED_SHARED_BYTES);
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ASKED_SHARED_MEMORY);
         if (error != cudaSuccess)
             return error;
     }
@@ -72,7 +72,7 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
     cudaLaunchConfig_t config;
     config.gridDim = blocks;
     config.blockDim = threads;
-    config.dynamicSmemBytes = shared_bytes;
+    config.dynamicSmemBytes = shared_memory_bytes;
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;
     config.numAttrs = 0;

@@ -285,7 +285,7 @@ typedef struct FN(chunk) {
 static void FN(add_coefficients)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
 {
     const trope_row *row = &chunk->row[r];
-    if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
+    if (r > 0 && plan->same_angles_in_batch && chunk->row[r - 1].token == row->token) {
         chunk->of_row[r] = chunk->of_row[r - 1];
     } else if (plan->angles.source == TROPE_ANGLES_PHASE && plan->pair_axes == 1) {
         chunk->of_row[r] = (FN(coefficients)){space, space + plan->pairs, space, space + plan->pairs};

@@ -6,7 +6,7 @@
 
 #include "fwd/cuda/register_block.cuh"
 
-extern __shared__ __align__(16) char shared[];
+extern __shared__ __align__(16) char shared_memory[];
 
 /* The type of positions. 32 bits are enough without start positions, and for table rows in vector kernels. */
 template <class R>
@@ -15,7 +15,7 @@ using position_type =
 
 template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_of_block(const typename R::call &call)
 {
-    return block_rows<position_type<R>>(shared + call.shape.rows_at, call.shape.rows_of_block,
+    return block_rows<position_type<R>>(shared_memory + call.shape.rows_at, call.shape.rows_of_block,
                                         have_actions<R::ROWS>(call.plan.plan),
                                         R::ROWS == ROWS_SEARCHED ? 0 : call.plan.axis_bits);
 }
@@ -416,7 +416,7 @@ template <class R, class SOURCE>
 __device__ __forceinline__ bool make_run(const typename R::call &call, const SOURCE &source, const couple_run<R> &run,
                                          const typename SOURCE::positions_type &positions, uint32_t number)
 {
-    couple<R::DTYPE> *const to = (couple<R::DTYPE> *)shared + number * run.count;
+    couple<R::DTYPE> *const to = (couple<R::DTYPE> *)shared_memory + number * run.count;
     if (SOURCE::MOST > 1 && run.count > 1)
         return source.template make<SOURCE::MOST>(call, run, positions, to);
     return source.template make<1>(call, run, positions, to);

@@ -38,7 +38,7 @@ template <class R> struct lane_coefficients {
      * coefficients. */
     __device__ __forceinline__ void load_from(const block_shape &shape, uint32_t place, bool own)
     {
-        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + place;
+        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared_memory + place;
         first = *(const couples<R, TOGETHER> *)from;
         second = first;
         if (own)

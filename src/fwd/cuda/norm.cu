@@ -21,15 +21,15 @@ const trope_cuda_kernel *trope_cuda_find_norm(const trope_plan *plan)
 static trope_status launch_any(const char *function, const trope_plan &plan, const void *kernel)
 {
     norm_any_call call;
-    const size_t shared_bytes = plan_norm_any(plan, 1, &call);
-    REQUIRE(call.shape.rows <= INT32_MAX && shared_bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
+    const size_t shared_memory_bytes = plan_norm_any(plan, 1, &call);
+    REQUIRE(call.shape.rows <= INT32_MAX && shared_memory_bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)call.shape.rows);
     for (int i = 0; i < plan.operand_count; i++)
         if (moves_operand(plan, plan.operands[i]))
             call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     void *arguments[] = {&call, plan.step};
     const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.rows),
-                                           dim3(32 * NORM_WARPS), shared_bytes, plan.stream, arguments);
+                                           dim3(32 * NORM_WARPS), shared_memory_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

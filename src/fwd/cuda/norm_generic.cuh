@@ -194,7 +194,7 @@ template <class R> struct any_head {
     /* Returns shared memory for the window of the warp's head. */
     __device__ __forceinline__ real *window() const
     {
-        return (real *)(shared + call.window_at + thread_of_block() / 32 * call.window_size);
+        return (real *)(shared_memory + call.window_at + thread_of_block() / 32 * call.window_size);
     }
 
     /* Fills or copies a head that is padding, or is neither rotated nor normalised. */
@@ -315,7 +315,7 @@ template <class R> struct any_head {
     static __device__ __forceinline__ real *room_for_heads()
     {
         __shared__ real some[HEADS_AT_A_TIME];
-        static_assert(sizeof some + UNASKED_SHARED_BYTES <= 48 << 10, "launch_early must ask for more");
+        static_assert(sizeof some + UNASKED_SHARED_MEMORY <= 48 << 10, "launch_early must ask for more");
         return some;
     }
 

@@ -26,7 +26,7 @@
 
 struct block_launch {
     dim3 blocks, threads;
-    size_t shared_bytes;
+    size_t shared_memory_bytes;
     bool fits; /* one launch can process the call */
 };
 
@@ -287,7 +287,7 @@ static inline void cut_rows(const trope_plan &plan, const block_form &form, uint
     if (form.searches_long && shape->rows * items > (int64_t)DEVICE_THREADS * multiprocessors)
         rows = std::max<int64_t>(rows, std::min((LONG_SEARCH_THREADS + items / 2) / items, (uint32_t)LONG_SEARCH_ROWS));
     rows = std::min<int64_t>(rows, form.most / items);
-    rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
+    rows = std::min<int64_t>(rows, UNASKED_SHARED_MEMORY / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.position_source.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
@@ -402,7 +402,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
-    l.shared_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, together_rows * items, shape);
+    l.shared_memory_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, together_rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows),
                   slices = quotient_up(shape->items, items) * BLOCKS::copying_slices(*call);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
@@ -411,7 +411,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
     l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && together_rows * items <= form.most &&
-             l.shared_bytes <= ASKED_SHARED_BYTES;
+             l.shared_memory_bytes <= ASKED_SHARED_MEMORY;
     return l;
 }
 
@@ -426,7 +426,7 @@ static inline trope_status launch_blocks(const char *function, const trope_plan 
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     const cudaError_t error =
-        launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments);
+        launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_memory_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

@@ -10,7 +10,7 @@
  * index among those that the block processes at the same time. */
 __device__ __forceinline__ float *token_room(const norm_call &call, uint32_t row)
 {
-    return (float *)(shared + call.shape.terms_at) + row * TOKEN_ROOM(call.token_heads);
+    return (float *)(shared_memory + call.shape.terms_at) + row * TOKEN_ROOM(call.token_heads);
 }
 
 /* Returns the sum of at most MOST_TOKEN_HEADS values, by a binary tree. All threads of a warp must call it. */

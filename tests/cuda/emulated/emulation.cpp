@@ -25,7 +25,7 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 /* Dynamic shared memory. */
-alignas(128) thread_local char shared[SHARED_BYTES];
+alignas(128) thread_local char shared_memory[SHARED_BYTES];
 
 static unsigned running; /* the index of the running thread in its block */
 
@@ -199,7 +199,7 @@ static void run_block(unsigned threads)
     block.at_end = block.ended = 0;
     block.passes = 0;
     block.holds[0] = block.holds[1] = false;
-    std::fill((int32_t *)shared, (int32_t *)(shared + SHARED_BYTES), (int32_t)(random_bits() % 4) - 1);
+    std::fill((int32_t *)shared_memory, (int32_t *)(shared_memory + SHARED_BYTES), (int32_t)(random_bits() % 4) - 1);
     while (block.ended < threads) {
         const unsigned first = (unsigned)(random_bits() % threads), step = random_bits() % 2 ? 1 : threads - 1;
         moved = false;
