@@ -175,7 +175,7 @@ static void plan_pairing(const trope_args *a, int backward, trope_plan *plan)
     trope_set_direction(plan, backward);
 }
 
-static void plan_rows(const trope_args *a, trope_plan *plan)
+static void plan_positions(const trope_args *a, trope_plan *plan)
 {
     const int from_tokens = !a->cu_seqlens && !a->position_ids && !a->start_positions;
     plan->position_source = trope_plan_position_source(a);
@@ -204,7 +204,7 @@ void trope_make_plan(const trope_call *call, int backward, trope_planned_call *p
     plan_angles(a, planned);
     plan_axes(a, plan);
     plan_pairing(a, backward, plan);
-    plan_rows(a, plan);
+    plan_positions(a, plan);
     if (backward) {
         plan->d_freqs = a->d_freqs;
         plan->d_freqs_stride = plan_table_stride(a->d_freqs_stride);

@@ -49,10 +49,10 @@ static trope_status validate_enums(const char *function, const trope_args *a)
 
 static trope_status validate_shape(const char *function, const trope_args *a)
 {
-    int64_t rows;
+    int64_t tokens;
     REQUIRE(a->batch >= 1, ARGUMENT, "batch (%lld) must be at least 1", (ll)a->batch);
     REQUIRE(a->tokens >= 0, ARGUMENT, "tokens (%lld) must be at least 0", (ll)a->tokens);
-    REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &rows) && rows <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
+    REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &tokens) && tokens <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
             "batch (%lld) * tokens (%lld) must be at most 2^60", (ll)a->batch, (ll)a->tokens);
     return TROPE_OK;
 }

@@ -189,23 +189,23 @@ static trope_status list_norm(const char *function, const trope_call *call, int 
     if (!n)
         return TROPE_OK;
     const int64_t real = trope_element_size(trope_gradient_dtype(a->dtype)), heads = trope_count_heads(o),
-                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, rows = a->batch * a->tokens,
+                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, tokens = a->batch * a->tokens,
                   rstds = n->scope == TROPE_NORM_TOKEN ? 1 : heads;
     if (n->weight)
         CHECK(list_memory(function, list, norm_memory("weight", i, n->weight, weights, trope_element_size(n->weight_dtype)),
                           trope_element_size(n->weight_dtype)));
     if (n->rstd) {
-        memory m = norm_memory("rstd", i, n->rstd, rows * rstds, real);
+        memory m = norm_memory("rstd", i, n->rstd, tokens * rstds, real);
         m.is_written = n->rstd_use == TROPE_RSTD_WRITE;
         CHECK(list_memory(function, list, m, real));
     }
     if (n->d_weight)
         CHECK(list_written(function, list, norm_memory("d_weight", i, n->d_weight, weights, real), real));
     if (n->token_sums) {
-        memory m = norm_memory("token_sums", i, n->token_sums, rows, real);
+        memory m = norm_memory("token_sums", i, n->token_sums, tokens, real);
         m.is_written = n->token_sums_use == TROPE_SUMS_WRITE;
         m.region.size[1] = m.is_written ? heads : n->heads_of_all_ranks;
-        m.region.stride[1] = rows;
+        m.region.stride[1] = tokens;
         CHECK(list_memory(function, list, m, real));
     }
     return list_memory(function, list, norm_memory("struct_size", i, call->callers_norms[i], (int64_t)n->struct_size, 1),

@@ -84,15 +84,15 @@ typedef struct range_search {
     int64_t *first_bad;
 } range_search;
 
-static void find_bad_row(const void *context, int64_t begin, int64_t end)
+static void find_bad_token(const void *context, int64_t begin, int64_t end)
 {
     const range_search *search = context;
     trope_span span = {0};
-    trope_row row;
+    trope_token token;
     for (int64_t number = begin; number < end; number++) {
-        trope_locate_row(search->plan, number, &row);
-        trope_find_row(search->plan, &span, &row);
-        if (row.action != TROPE_ROW_ROTATE || !row.poisoned)
+        trope_locate_token(search->plan, number, &token);
+        trope_find_token(search->plan, &span, &token);
+        if (token.action != TROPE_TOKEN_ROTATE || !token.poisoned)
             continue;
         int64_t seen = __atomic_load_n(search->first_bad, __ATOMIC_RELAXED);
         while (number < seen &&
@@ -102,28 +102,28 @@ static void find_bad_row(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static trope_status report_bad_row(const char *function, const trope_plan *plan, int64_t number)
+static trope_status report_bad_token(const char *function, const trope_plan *plan, int64_t number)
 {
     const trope_position_source *s = &plan->position_source;
     trope_span span = {0};
-    trope_row row;
-    trope_locate_row(plan, number, &row);
-    trope_find_row(plan, &span, &row);
-    const int axis = __builtin_ctz(row.poisoned);
-    const int64_t index = trope_index_in_sequence(s, &span, row.token);
-    const int64_t position = trope_position(s, &span, index, row.batch, row.token, axis);
+    trope_token token;
+    trope_locate_token(plan, number, &token);
+    trope_find_token(plan, &span, &token);
+    const int axis = __builtin_ctz(token.poisoned);
+    const int64_t index = trope_index_in_sequence(s, &span, token.index);
+    const int64_t position = trope_position(s, &span, index, token.batch, token.index, axis);
     return trope_fail(
         DATA, "%s: %s: position %lld of batch entry %lld, token %lld, axis %d%s%s must be 0 to angle_rows - 1 (%lld)",
         function,
         s->ids      ? "position_ids"
         : s->starts ? "start_positions"
                     : "angle_rows",
-        (ll)position, (ll)row.batch, (ll)row.token, axis, s->ids || s->starts ? ", read as " : "",
+        (ll)position, (ll)token.batch, (ll)token.index, axis, s->ids || s->starts ? ", read as " : "",
         s->ids || s->starts ? width(s->ids_64) : "", (ll)plan->angles.rows - 1);
 }
 
 /* Checking a token takes as long as moving this many bytes: 4 ns. If its sequence must be searched for, it takes 37 ns. */
-#define BYTES_PER_ROW 128
+#define BYTES_PER_TOKEN 128
 
 trope_status trope_check_positions(const char *function, const trope_plan *plan)
 {
@@ -134,12 +134,13 @@ trope_status trope_check_positions(const char *function, const trope_plan *plan)
         return TROPE_OK;
     int64_t first_bad = INT64_MAX;
     const range_search search = {plan, &first_bad};
-    const int64_t rows = plan->batch * plan->tokens;
-    trope_parallel_for(trope_useful_threads(plan->threads, (double)rows * BYTES_PER_ROW), rows, find_bad_row, &search);
+    const int64_t tokens = plan->batch * plan->tokens;
+    trope_parallel_for(trope_useful_threads(plan->threads, (double)tokens * BYTES_PER_TOKEN), tokens, find_bad_token,
+                       &search);
     if (first_bad == INT64_MAX)
         return TROPE_OK;
     if (!plan->status)
-        return report_bad_row(function, plan, first_bad);
+        return report_bad_token(function, plan, first_bad);
     *plan->status |= TROPE_STATUS_POSITION;
     return TROPE_OK;
 }

@@ -10,6 +10,6 @@
 uint64_t trope_angle_gradient_workspace(const trope_plan *plan);
 
 /* Fills d_freqs or d_inv_freq of a backward plan. */
-void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels);
+void trope_angle_gradient(const trope_plan *plan, const trope_token_kernels *kernels);
 
 #endif

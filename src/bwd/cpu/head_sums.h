@@ -11,7 +11,7 @@ typedef struct trope_head_sum_kernels {
 
 extern const trope_head_sum_kernels trope_head_sums_portable, trope_head_sums_avx2, trope_head_sums_avx512;
 
-/* Returns the kernels for an instruction set that trope_find_row_kernels has chosen. */
+/* Returns the kernels for an instruction set that trope_find_token_kernels has chosen. */
 const trope_head_sum_kernels *trope_find_head_sums(int32_t isa);
 
 #endif

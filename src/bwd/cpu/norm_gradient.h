@@ -24,22 +24,23 @@ typedef struct trope_norm_gradient_kernels {
     /* For a norm after the rotation: computes the gradient of the rotated window of a head, in the order of dy. The
      * gradient of the angles uses it as dy. ANGLES belong to the token, and are not rounded. TOKEN is for a norm over the
      * token; otherwise it is not read. DU is f32 (f64 with f64). */
-    void (*of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                      const trope_row_angles *angles, const int64_t head[2], const trope_token_norm *token, void *du);
+    void (*of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                      const trope_token_angles *angles, const int64_t head[2], const trope_token_norm *token_norm,
+                      void *du);
     /* Finds rstd and k of a token with a norm over it. WINDOW is scratch memory for one window, of the type of du. */
-    trope_token_norm (*of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                 const trope_row_angles *angles, void *window);
+    trope_token_norm (*of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                                 const trope_token_angles *angles, void *window);
 } trope_norm_gradient_kernels;
 
 extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512;
 
-/* Returns the kernels for an instruction set that trope_find_row_kernels has chosen. */
+/* Returns the kernels for an instruction set that trope_find_token_kernels has chosen. */
 const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa);
 
 /* Returns the bytes of workspace for the sums of all runs. */
 uint64_t trope_norm_gradient_workspace(const trope_plan *plan);
 
-/* Runs the backward of all norms, with an instruction set that trope_find_row_kernels has chosen. */
+/* Runs the backward of all norms, with an instruction set that trope_find_token_kernels has chosen. */
 void trope_norm_gradient(const trope_plan *plan, int32_t isa);
 
 #endif

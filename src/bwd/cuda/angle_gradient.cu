@@ -14,7 +14,7 @@ int trope_cuda_gradient_fits(const trope_plan *plan)
 {
     const double units = (double)plan->batch * (double)plan->tokens, batch = plan->d_freqs_stride.batch ? plan->batch : 1,
                  buckets = plan->d_freqs ? (double)rows_of_gradient(*plan) * batch : 0;
-    return elements_of_row(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->pair_axes < INT32_MAX;
+    return elements_of_token(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->pair_axes < INT32_MAX;
 }
 
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
@@ -67,9 +67,9 @@ static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t 
     CALL g;
     static_cast<gradient_call &>(g) = of;
     plan_segments(vectors, &g);
-    const uint32_t units = g.shape.rows_of_block, threads = units * g.unit_threads.divisor;
+    const uint32_t units = g.shape.tokens_of_block, threads = units * g.unit_threads.divisor;
     block_launch size = {};
-    size.blocks = dim3((unsigned)quotient_up(g.shape.rows, units));
+    size.blocks = dim3((unsigned)quotient_up(g.shape.tokens, units));
     size.threads = dim3((unsigned)quotient_up(threads, 32) * 32);
     size.shared_memory_bytes = shared_memory_bytes;
     void *arguments[] = {&g, g.plan.plan.step};
@@ -105,14 +105,14 @@ static void launch_all(const gradient_call &g, bool vectors, size_t shared_memor
 {
     const trope_plan &plan = g.plan.plan;
     const bool is_known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_TOKENS;
-    if (plan.d_freqs && (g.shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
+    if (plan.d_freqs && (g.shape.tokens == 0 || (is_known && plan.tokens != plan.angles.rows)))
         launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* no items: writes zeros */
     launch_pass(g, vectors, shared_memory_bytes, l);
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
-    else if (g.mode == GRADIENT_SEQUENCES && g.shape.rows > 0)
+    else if (g.mode == GRADIENT_SEQUENCES && g.shape.tokens > 0)
         launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS / s->row_warps, *s);
-    else if (g.mode == GRADIENT_SORTED && g.shape.rows > 0)
+    else if (g.mode == GRADIENT_SORTED && g.shape.tokens > 0)
         launch_sorted(s, l);
 }
 

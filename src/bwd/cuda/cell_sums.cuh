@@ -30,7 +30,7 @@ template <class R> struct cell_element {
     }
 
     /* Stores the sum of each operand for this element. */
-    __device__ __forceinline__ void add(const norm_gradient_call &call, uint32_t rows) const
+    __device__ __forceinline__ void add(const norm_gradient_call &call, uint32_t tokens) const
     {
         const block_shape &shape = call.shape;
         const uint32_t slice = slice_of_block(shape), first = slice * shape.units_of_block;
@@ -40,8 +40,8 @@ template <class R> struct cell_element {
             const uint32_t begin = max(o.first_unit, first) - first,
                            end = min(max(o.after_unit, first), first + shape.units_of_block) - first;
             if (o.is_wanted && begin < end)
-                *call.sums.template sum<float>(o, slice - o.first_slice, block_of_rows(shape), element) =
-                    add_places(shape, o.places_at + begin, o.places_at + begin + (end - begin) * rows);
+                *call.sums.template sum<float>(o, slice - o.first_slice, block_of_tokens(shape), element) =
+                    add_places(shape, o.places_at + begin, o.places_at + begin + (end - begin) * tokens);
         }
     }
 

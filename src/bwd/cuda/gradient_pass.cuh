@@ -12,8 +12,8 @@
 /* A thread's place in a block: a unit, and a slot and a lane of it. */
 struct unit_thread {
     uint32_t unit, slot, lane;
-    block_row<int32_t> row; /* the token in the unit's first batch entry */
-    uint32_t heads;         /* heads of the unit; 0 if the thread has no unit */
+    block_token<int32_t> token; /* the token in the unit's first batch entry */
+    uint32_t heads;             /* heads of the unit; 0 if the thread has no unit */
 
     __device__ __forceinline__ unit_thread(const gradient_call &call, int32_t first_unit, uint32_t units)
     {
@@ -21,9 +21,9 @@ struct unit_thread {
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
         slot = in_unit >> call.lane_bits;
         lane = in_unit & ((1u << call.lane_bits) - 1);
-        row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
-        row.outer *= (int32_t)call.entries;
-        heads = unit < units ? min(call.entries, call.batch - (uint32_t)row.outer) * call.heads_of_entry.divisor : 0;
+        token = find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        token.outer *= (int32_t)call.entries;
+        heads = unit < units ? min(call.entries, call.batch - (uint32_t)token.outer) * call.heads_of_entry.divisor : 0;
     }
 };
 
@@ -32,16 +32,16 @@ template <class CALL> struct listed_lane {
     typedef typename CALL::stride stride;
 
     const CALL &call;
-    block_row<int32_t> row;
+    block_token<int32_t> token;
     uint32_t window, head, lane;
     bool present;
 
     __device__ __forceinline__ listed_lane(const CALL &of, const unit_thread &thread, uint32_t number)
-        : call(of), row(thread.row), window(0), head(number), lane(thread.lane), present(number < thread.heads)
+        : call(of), token(thread.token), window(0), head(number), lane(thread.lane), present(number < thread.heads)
     {
         if (call.entries > 1) {
             const uint32_t entry = trope_divide(&call.heads_of_entry, number);
-            row.outer += (int32_t)entry;
+            token.outer += (int32_t)entry;
             head -= entry * call.heads_of_entry.divisor;
         }
         while (window + 1 < call.windows && head >= segment().heads)
@@ -67,7 +67,7 @@ template <class CALL> struct listed_lane {
 
     __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
-        return find_address<ADDRESSES_ANY>(call.shape, segment(), t, row, head, 0);
+        return find_address<ADDRESSES_ANY>(call.shape, segment(), t, token, head, 0);
     }
 
     /* Returns the offset of a piece in its head. */
@@ -151,23 +151,23 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
 };
 
 /* Returns the position of a unit on an axis. */
-__device__ __forceinline__ int64_t position_of_unit(const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
+__device__ __forceinline__ int64_t position_of_unit(const block_tokens<int64_t> &tokens, uint32_t unit, uint32_t axis)
 {
-    return rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
+    return tokens.position[tokens.axis_bits ? (unit << tokens.axis_bits) + axis : unit];
 }
 
 /* Whether a unit contributes to the pairs of an axis. */
-__device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
+__device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_tokens<int64_t> &tokens, uint32_t unit,
                                                 uint32_t axis)
 {
-    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)),
+    const bool is_nan = is_missing<true>(plan, position_of_unit(tokens, unit, axis)),
                has_actions = plan.position_source.boundaries;
-    return !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
+    return !is_nan && (!has_actions || tokens.action[unit] == TROPE_TOKEN_ROTATE) && plan.used_axes >> axis & 1;
 }
 
 /* What differs between the kernels, and everything that find_coefficients requires. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
-    static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_ANY, ANGLES = ANGLES_ANY;
+    static constexpr int DTYPE = OF_DTYPE, POSITIONS = POSITIONS_GENERIC, ANGLES = ANGLES_ANY;
     static constexpr bool VECTORS = OF_VECTORS, PLAIN = false;
     static constexpr int ADDRESSES = ADDRESSES_ANY;
     typedef typename elements<OF_DTYPE>::real real;
@@ -211,7 +211,7 @@ struct stepping_lane {
 
 /* Returns the first (0) or second (1) element of a pair of x, normalised. Not inline, because it is rarely needed. */
 template <class R>
-static __device__ __noinline__ typename R::real normalise_x(const wide_gradient &call, uint32_t window, int64_t row,
+static __device__ __noinline__ typename R::real normalise_x(const wide_gradient &call, uint32_t window, int64_t token,
                                                             uint32_t head, int32_t pair, int32_t which, typename R::real x)
 {
     const trope_plan &plan = call.plan.plan;
@@ -220,7 +220,7 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), interleaved = plan.interleaved_forward_src;
     const int32_t e = which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
                             : trope_first_of_pair(interleaved, plan.parts, pairs, pair);
-    const typename R::real rstd = ((const typename R::real *)n.rstd)[n.is_token ? row : row * s.heads + head];
+    const typename R::real rstd = ((const typename R::real *)n.rstd)[n.is_token ? token : token * s.heads + head];
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
@@ -228,7 +228,7 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
  * c. Not inline, because it is rarely needed. */
 template <class R>
 static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
-find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, int32_t pair,
+find_du(const wide_gradient &call, uint32_t window, int64_t token, uint32_t head, int32_t pair,
         const typename pair_types<R::DTYPE>::pair &x, const typename pair_types<R::DTYPE>::pair &dy,
         const lane_coefficients<R> &c, int i)
 {
@@ -237,7 +237,7 @@ find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, 
     const trope_plan_norm &n = call.norm[window];
     const block_segment<int64_t> &s = call.segment[window];
     const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), at = call.window_at[window];
-    const int64_t index = n.is_token ? row : row * s.heads + head;
+    const int64_t index = n.is_token ? token : token * s.heads + head;
     const real rstd = ((const real *)n.rstd)[index], slope = ((const real *)n.slope)[index];
     uint32_t start;
     memcpy(&start, &slope, sizeof start);
@@ -282,9 +282,9 @@ template <class R> struct head_job {
     {
         const place at(call, thread, number);
         const auto &s = at.segment();
-        is_stored = s.dst.base && !(action == TROPE_ROW_COPY && s.in_place);
+        is_stored = s.dst.base && !(action == TROPE_TOKEN_COPY && s.in_place);
         if constexpr (R::VECTORS)
-            at_dst.find(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
+            at_dst.find(at, action == TROPE_TOKEN_ROTATE ? s.dst : unrotated_dst(s));
     }
 
     /* Moves on to the next head of the slot. */
@@ -317,7 +317,7 @@ template <class R> struct head_job {
                                         double sum[R::SUMS][R::PAIRS])
     {
         const place at(call, thread, number);
-        if (action == TROPE_ROW_ROTATE)
+        if (action == TROPE_TOKEN_ROTATE)
             rotate(at, sum);
         else if (is_filled(action, true))
             dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
@@ -326,7 +326,7 @@ template <class R> struct head_job {
         if constexpr (R::VECTORS)
             dy.of[0].store(at_dst.at, at_dst.at + at_dst.second);
         else
-            dy.store(at, action == TROPE_ROW_ROTATE ? at.segment().dst : unrotated_dst(at.segment()));
+            dy.store(at, action == TROPE_TOKEN_ROTATE ? at.segment().dst : unrotated_dst(at.segment()));
     }
 
   private:
@@ -367,8 +367,9 @@ template <class R> struct head_job {
         const typename R::real value = x.template of_pair<false>(e, which);
         if constexpr (!R::VECTORS) {
             if (at.call.norm[at.window].is_given && !at.call.norm[at.window].is_after)
-                return normalise_x<R>(at.call, at.window, (int64_t)at.row.outer * at.call.plan.plan.tokens + at.row.inner,
-                                      at.head, (int32_t)at.lane * R::PAIRS + e, which, value);
+                return normalise_x<R>(at.call, at.window,
+                                      (int64_t)at.token.outer * at.call.plan.plan.tokens + at.token.inner, at.head,
+                                      (int32_t)at.lane * R::PAIRS + e, which, value);
         }
         return value;
     }
@@ -383,7 +384,7 @@ template <class R> struct head_job {
         typename pair_types<R::DTYPE>::pair of_y = {dy.template of_pair<false>(e, 0), dy.template of_pair<false>(e, 1)};
         if constexpr (!R::VECTORS) {
             if (at.call.norm[at.window].is_after)
-                of_y = find_du<R>(at.call, at.window, (int64_t)at.row.outer * plan.tokens + at.row.inner, at.head,
+                of_y = find_du<R>(at.call, at.window, (int64_t)at.token.outer * plan.tokens + at.token.inner, at.head,
                                   (int32_t)at.lane * R::PAIRS + e,
                                   {x.template of_pair<false>(e, 0), x.template of_pair<false>(e, 1)}, of_y, c, i);
         }
@@ -436,7 +437,7 @@ template <class R>
 __device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *job)
 {
     double sum[R::SUMS][R::PAIRS] = {};
-    const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
+    const int32_t action = action_of_token<R>(call, thread.heads ? thread.unit : 0);
     job->find_dst(call, thread, action);
 #pragma unroll 1
     for (uint32_t left = call.rounds; left > 0; left--) {
@@ -462,15 +463,15 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
                                              int32_t first_unit, uint32_t units)
 {
     for (uint32_t unit = 0; unit < units; unit++) {
-        const int32_t action = action_of_row<R>(call, unit);
-        block_row<int32_t> row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit);
-        row.outer *= (int32_t)call.entries;
-        const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
-        for (; row.outer < end && (is_filled(action, false) || !s.in_place); row.outer++) {
+        const int32_t action = action_of_token<R>(call, unit);
+        block_token<int32_t> token = find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit);
+        token.outer *= (int32_t)call.entries;
+        const int32_t end = (int32_t)min((uint32_t)token.outer + call.entries, call.batch);
+        for (; token.outer < end && (is_filled(action, false) || !s.in_place); token.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
                 const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
-                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, row, head, lane);
-                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, row, head, lane);
+                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, token, head, lane);
+                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, token, head, lane);
                 lane_pair<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
                 if (is_filled(action, false))
@@ -496,8 +497,8 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
 
 /* Stores the sums of each unit separately. SEQUENCES also reads the sums of units that contribute nothing, so they are
  * set to 0. In each iteration, the block takes as many units as it has threads for, and a thread takes one column. */
-__device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
-                                           uint32_t units)
+__device__ __forceinline__ void emit_units(const gradient_call &call, const block_tokens<int64_t> &tokens,
+                                           int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t columns = call.columns.divisor, first = trope_divide(&call.columns, threadIdx.x),
@@ -507,11 +508,11 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
         const angle_column angle(plan, column);
         for (uint32_t unit = first; first < together && unit < units; unit += together) {
             if (call.mode == GRADIENT_DIRECT) {
-                angle.store(find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
-                            position_of_unit(rows, unit, axis), sum_of_unit(call, unit, column));
+                angle.store(find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
+                            position_of_unit(tokens, unit, axis), sum_of_unit(call, unit, column));
                 continue;
             }
-            const bool counts = counts_for_axis(plan, rows, unit, axis);
+            const bool counts = counts_for_axis(plan, tokens, unit, axis);
             if (counts || call.mode == GRADIENT_SEQUENCES)
                 __stcs(call.sums + ((int64_t)first_unit + unit) * columns + column,
                        counts ? sum_of_unit(call, unit, column) : 0);
@@ -520,35 +521,36 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
 }
 
 /* Adds the units of a block. For d_inv_freq, each unit is multiplied by its position. */
-__device__ __forceinline__ void emit_total(const gradient_call &call, const block_rows<int64_t> &rows, uint32_t units)
+__device__ __forceinline__ void emit_total(const gradient_call &call, const block_tokens<int64_t> &tokens, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
         const uint32_t axis = axis_of_column(plan, column);
         double sum = 0;
         for (uint32_t unit = 0; unit < units; unit++)
-            if (counts_for_axis(plan, rows, unit, axis))
-                sum = fma(plan.d_inv_freq ? (double)position_of_unit(rows, unit, axis) : 1, sum_of_unit(call, unit, column),
-                          sum);
+            if (counts_for_axis(plan, tokens, unit, axis))
+                sum = fma(plan.d_inv_freq ? (double)position_of_unit(tokens, unit, axis) : 1,
+                          sum_of_unit(call, unit, column), sum);
         call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* not streaming: neighbours meet in L2 */
     }
 }
 
 /* Stores the row of d_freqs of each unit on each axis as its key. Units without a row get the largest key. */
-__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
-                                          uint32_t units)
+__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_tokens<int64_t> &tokens,
+                                          int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.pair_axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
-        const int64_t batch =
-            plan.d_freqs_stride.batch ? find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
+        const int64_t batch = plan.d_freqs_stride.batch
+                                  ? find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer
+                                  : 0;
         const int64_t bucket =
-            batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? position_of_unit(rows, unit, axis) : 0);
-        const int64_t at = axis * call.shape.rows + first_unit + unit;
+            batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? position_of_unit(tokens, unit, axis) : 0);
+        const int64_t at = axis * call.shape.tokens + first_unit + unit;
         call.keys[at] =
-            counts_for_axis(plan, rows, unit, axis) ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
+            counts_for_axis(plan, tokens, unit, axis) ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
         call.values[at] = (uint32_t)first_unit + unit;
     }
 }
@@ -559,8 +561,8 @@ template <class R>
 __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     angle_gradient_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.rows_of_block);
-    const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
+    const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.tokens_of_block);
+    const uint32_t units = min(call.shape.tokens_of_block, (uint32_t)call.shape.tokens - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
     job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.lane, 0));
@@ -571,13 +573,13 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
-    const block_rows<int64_t> rows = rows_of_block<R>(call);
+    const block_tokens<int64_t> tokens = tokens_of_block<R>(call);
     if (call.mode == GRADIENT_TOTAL)
-        emit_total(call, rows, units);
+        emit_total(call, tokens, units);
     else
-        emit_units(call, rows, first_unit, units);
+        emit_units(call, tokens, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
-        emit_keys(call, rows, first_unit, units);
+        emit_keys(call, tokens, first_unit, units);
     check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 

@@ -159,12 +159,13 @@ struct rest_share {
 };
 
 template <class R>
-__device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t action, block_row<typename R::index> row)
+__device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t action,
+                                          block_token<typename R::index> token)
 {
     const block_shape &shape = call.shape;
     const rest_share share(shape);
     lane_job<R> job;
-    job.row = row;
+    job.token = token;
 #pragma unroll 1
     for (job.item.segment = shape.segments; job.item.segment < (uint32_t)shape.segments + shape.rest; job.item.segment++) {
         const typename R::segment &s = job.segment(call);
@@ -211,8 +212,8 @@ template <class R> struct sum_job : lane_job<R> {
     uint32_t first_head, slot; /* the sum's first head in its operand, and the slot of the thread */
     bool is_loaded, has_second;
 
-    __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
-        : lane_job<R>(call, first_row, rows, threadIdx.z)
+    __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_token, uint32_t tokens)
+        : lane_job<R>(call, first_token, tokens, threadIdx.z)
     {
         const typename R::segment &s = this->segment(call);
         const uint32_t sum = this->item.head >> s.slot_bits; /* find_item counts slots as heads */
@@ -236,7 +237,7 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<ADDRESSES_ANY>(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
+        return find_address<ADDRESSES_ANY>(call.shape, this->segment(call), dst, this->token, first_head, this->item.lane);
     }
 
     /* Idle threads load a dummy address: see lane_job. */
@@ -252,7 +253,7 @@ template <class R> struct sum_job : lane_job<R> {
         t.clear();
         if (!is_loaded)
             return t;
-        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates && call.plan.plan.interleaved_src)
+        if (action == TROPE_TOKEN_ROTATE && this->segment(call).rotates && call.plan.plan.interleaved_src)
             this->v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
@@ -276,10 +277,10 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, bool own, lane_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
-        const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
-        const block_tensor<typename R::stride> dst = action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s);
+        const bool rotated = action == TROPE_TOKEN_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
+        const block_tensor<typename R::stride> dst = action == TROPE_TOKEN_ROTATE ? s.dst : unrotated_dst(s);
         char *const to = find_dst(call, dst);
-        if (s.accumulate && action == TROPE_ROW_ZERO)
+        if (s.accumulate && action == TROPE_TOKEN_ZERO)
             return;
         if (rotated)
             t.rotate(call.shape, this->item, call.plan.plan.rounding, own);
@@ -352,12 +353,12 @@ __global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    sum_job<R> job(call, first_row, rows);
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    sum_job<R> job(call, first_token, tokens);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {}, []() {});
-    const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
+        call, steps, first_token, tokens, [&]() { job.load_term(call); }, []() {}, []() {});
+    const int32_t action = action_of_token<R>(call, job.item.in_block < tokens ? job.item.in_block : 0);
     const shared_memory_terms<R> terms = {(typename shared_memory_terms<R>::vector *)(shared_memory + shape.terms_at),
                                           shape.terms};
     lane_terms<R> t;
@@ -367,9 +368,9 @@ __global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE
     }
     if (job.item.present && job.segment(call).rounds && job.slot == 0)
         job.store_sum(call, action, own, t);
-    if (job.item.row < rows) {
+    if (job.item.in_block < tokens) {
         finish_others<R>(call, action, own, &job);
-        pass_rest<R>(call, action, job.row);
+        pass_rest<R>(call, action, job.token);
     }
     check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }

@@ -22,18 +22,18 @@ template <typename REAL>
 __device__ __forceinline__ void add_column(const weight_sums &s, const weight_sums::operand &o, uint32_t column)
 {
     typedef sums_of_thread<REAL> part;
-    constexpr uint32_t PARTS = COLUMN_SUMS / part::COUNT, ROWS = COLUMN_THREADS / PARTS, TOGETHER = 8, FOUR = 4;
+    constexpr uint32_t PARTS = COLUMN_SUMS / part::COUNT, RUN_STEP = COLUMN_THREADS / PARTS, TOGETHER = 8, FOUR = 4;
     __shared__ double of_warps[COLUMN_THREADS / 32][COLUMN_SUMS];
-    const uint32_t row = threadIdx.x / PARTS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = s.cells.runs;
+    const uint32_t first_run = threadIdx.x / PARTS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = s.cells.runs;
     double sum[part::COUNT] = {};
     for (uint32_t slice = 0; slice < o.slices; slice++) {
         const part *const from = (const part *)s.cells.of_columns +
                                  (size_t)(o.sums_at + slice * o.columns + column) * runs * PARTS + threadIdx.x % PARTS;
-        for (uint32_t run = row; run < runs; run += TOGETHER * ROWS) {
+        for (uint32_t run = first_run; run < runs; run += TOGETHER * RUN_STEP) {
             part loaded[TOGETHER];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
-                loaded[i] = from[(size_t)min(run + i * ROWS, runs - 1) * PARTS];
+                loaded[i] = from[(size_t)min(run + i * RUN_STEP, runs - 1) * PARTS];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i += FOUR)
 #pragma unroll
@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_column(const weight_sums &s, const weight_su
                     REAL of_four[FOUR];
 #pragma unroll
                     for (uint32_t j = 0; j < FOUR; j++)
-                        of_four[j] = run + (i + j) * ROWS < runs ? loaded[i + j].of[e] : 0;
+                        of_four[j] = run + (i + j) * RUN_STEP < runs ? loaded[i + j].of[e] : 0;
                     sum[e] += (double)(of_four[0] + of_four[1] + (of_four[2] + of_four[3]));
                 }
         }
@@ -192,10 +192,10 @@ const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
 
 int trope_cuda_norm_gradient_fits(const trope_plan *plan)
 {
-    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_row(*plan) > INT32_MAX / 8)
+    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_token(*plan) > INT32_MAX / 8)
         return 0;
     const norm_plans plans(*plan, NOWHERE);
-    return plan_cells(norm_pass(plans.known.plan).plan).slices <= MOST_GRID_ROWS;
+    return plan_cells(norm_pass(plans.known.plan).plan).slices <= MOST_GRID_Y;
 }
 
 /* ---- launches ---- */
@@ -213,7 +213,7 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
     const void *const kernel = trope_backward_kernels_of(plan.dtype)->norm.elements.function;
     call.cells = cells;
     call.finds_tokens = finds_tokens;
-    const size_t shared_memory_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
+    const size_t shared_memory_bytes = plan_norm_any(plan, call.cells.run_tokens, &call);
     call.shape.rotating_slices *= call.cells.slices;
     call.rounding = pass.rounding;
     call.sums = sums;
@@ -223,7 +223,7 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
         call.x[i] = plan_head_tensor(plan, plan.operands[i].forward_src, plan.operands[i].forward_src_stride);
         call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     }
-    const size_t heads = finds_tokens ? 0 : call.cells.run_rows * call.cells.slice_units * NORM_HEADS,
+    const size_t heads = finds_tokens ? 0 : call.cells.run_tokens * call.cells.slice_units * NORM_HEADS,
                  bytes = call.rstd_at + heads * bytes_of_real(plan);
     REQUIRE(bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));

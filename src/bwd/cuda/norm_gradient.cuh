@@ -7,18 +7,18 @@
 
 /* Kernels that search, or that keep rotated heads of x, need more registers. Only the generic kernel adds the heads of
  * tokens. */
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
-struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
+template <int OF_DTYPE, int OF_POSITIONS, int OF_ANGLES, int ORDER>
+struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
-    static constexpr block_limit LIMIT = norm_limit(may_search(OF_ROWS) || ORDER != TROPE_NORM_BEFORE ? 3 : 4);
-    static constexpr bool TOKENS = OF_ROWS == ROWS_ANY;
-    typedef norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> before;
-    typedef norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
+    static constexpr block_limit LIMIT = norm_limit(may_search(OF_POSITIONS) || ORDER != TROPE_NORM_BEFORE ? 3 : 4);
+    static constexpr bool TOKENS = OF_POSITIONS == POSITIONS_GENERIC;
+    typedef norm_gradient_pass<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_BEFORE> before;
+    typedef norm_gradient_pass<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_AFTER> after;
 };
 
 /* A pass in which threads keep sums of d_weight over several tokens. */
 template <int OF_DTYPE, int ORDER = 0>
-struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, ROWS_ANY, ANGLES_ANY, ORDER> {
+struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, POSITIONS_GENERIC, ANGLES_ANY, ORDER> {
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_BEFORE> before;
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
 };
@@ -63,9 +63,9 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     typename R::lane x[R::HEADS];
     char *from_x[R::HEADS];
 
-    __device__ __forceinline__ norm_gradient_job(const norm_gradient_call &call, typename R::index first_row, uint32_t rows,
-                                                 uint32_t row)
-        : norm_job<R>(call, first_row, rows, row)
+    __device__ __forceinline__ norm_gradient_job(const norm_gradient_call &call, typename R::index first_token,
+                                                 uint32_t tokens, uint32_t in_block)
+        : norm_job<R>(call, first_token, tokens, in_block)
     {
         const block_tensor<int32_t> &t = call.x[this->item().segment];
 #pragma unroll
@@ -73,7 +73,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             const lane_job<R> &dy = this->of[h];
             from_x[h] = dy.from + call.x_moved[this->item().segment];
             if (!call.x_is_alike)
-                from_x[h] = dy.item.present ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, dy.row,
+                from_x[h] = dy.item.present ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, dy.token,
                                                                          dy.item.head, dy.item.lane)
                                             : t.base;
             from_x[h] = found_here(from_x[h]);
@@ -96,7 +96,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 
     __device__ __forceinline__ bool rotates(int32_t action) const
     {
-        return this->is_present() && action == TROPE_ROW_ROTATE;
+        return this->is_present() && action == TROPE_TOKEN_ROTATE;
     }
 
     /* Rotates either dy or x. If the norm comes before the rotation, g becomes M' dy. If it comes after the rotation, g
@@ -134,7 +134,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     /* Whether the heads contribute to d_weight. */
     __device__ __forceinline__ bool counts(const norm_gradient_call &call, int32_t action) const
     {
-        return IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, this->norm(call).axes, this->item().row));
+        return IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, this->norm(call).axes, this->item().in_block));
     }
 
     /* Stores the sum of x * M'dy * rstd (norm after the rotation: M x * dy * rstd) over the thread's heads. The block
@@ -180,7 +180,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     {
         static_assert(R::PAIRS == COLUMN_SUMS, "");
         const operand_gradient &o = call.of[this->item().segment];
-        const uint32_t first = this->find_element(call), run = block_of_rows(call.shape);
+        const uint32_t first = this->find_element(call), run = block_of_tokens(call.shape);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             const uint32_t at = this->of[h].item.head * call.head_dim + first;
@@ -193,13 +193,14 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     }
 
     /* Computes the slopes of the heads from their sums of products. All threads of the block must call this. */
-    __device__ __forceinline__ void find_slopes(const norm_gradient_call &call, typename R::index first_row, uint32_t row,
-                                                uint32_t count, const head_sums<R> &products, float *slopes)
+    __device__ __forceinline__ void find_slopes(const norm_gradient_call &call, typename R::index first_token,
+                                                uint32_t in_block, uint32_t count, const head_sums<R> &products,
+                                                float *slopes)
     {
         products.find_means(call, slopes);
         if (R::TOKENS && call.adds_heads) {
             this->leave_sums(call, products);
-            add_tokens<R>(call, first_row, row, count, true);
+            add_tokens<R>(call, first_token, in_block, count, true);
         }
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
@@ -213,8 +214,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 
     /* Computes and stores dx. The threads of the block have `count` tokens, of which `row` is the first. All threads of the
      * block must call this. */
-    __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, typename R::index first_row,
-                                                    uint32_t row, uint32_t count, int32_t action, bool own,
+    __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, typename R::index first_token,
+                                                    uint32_t in_block, uint32_t count, int32_t action, bool own,
                                                     lane_values<R> *g, const lane_values<R> *u)
     {
         head_sums<R> sums;
@@ -227,7 +228,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             sums.take(h, products);
         }
         sums.add_lanes(call, this->is_present());
-        find_slopes(call, first_row, row, count, sums, slopes);
+        find_slopes(call, first_token, in_block, count, sums, slopes);
         if (!this->segment(call).dst.base)
             return;
         if (rotates(action)) {
@@ -249,30 +250,31 @@ template <class R>
 __device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &call, const typename R::steps &steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    norm_gradient_job<R> job(call, first_row, rows, threadIdx.z);
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    norm_gradient_job<R> job(call, first_token, tokens, threadIdx.z);
     cell_element<R> element;
     lane_values<R> g[R::HEADS], u[R::HEADS];
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {},
+        call, steps, first_token, tokens, [&]() { job.load_both(call); }, []() {},
         [&]() {
             element.find(call, thread_of_block()); /* (while the loads are in flight) */
             if (!R::IS_AFTER)
                 job.find_rstd(call);
         });
-    const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
+    const int32_t action = action_of_token<R>(call, job.item().in_block < tokens ? job.item().in_block : 0);
     job.rotate_one(call, action, own, g, u);
-    job.find_token_rstd(call, first_row, 0, rows, false);
+    job.find_token_rstd(call, first_token, 0, tokens, false);
     if (call.sums.of_columns) {
         job.leave_terms(call, action, g, u);
         __syncthreads();
         for (; element.element < call.head_dim; element.find(call, element.element + threads_of_block()))
-            element.add(call, rows);
+            element.add(call, tokens);
     }
-    job.finish_gradient(call, first_row, 0, rows, action, own, g, u);
-    if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
+    job.finish_gradient(call, first_token, 0, tokens, action, own, g, u);
+    if (may_search(R::POSITIONS))
+        check_sequences<R::WIDE>(known_position_source<R::POSITIONS>(call.plan.plan.position_source),
+                                 call.plan.plan.status);
 }
 
 /* The block for heads that have their own weights. A thread goes through all tokens of its block with the same heads,
@@ -280,27 +282,28 @@ __device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &ca
 template <class R>
 __device__ __forceinline__ void norm_gradient_walk_block(const norm_gradient_call &call, const typename R::steps &steps)
 {
-    const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
-    const uint32_t rows = count_rows(call.shape, first_row);
+    const typename R::index first_token = first_token_of_block<typename R::index>(call.shape);
+    const uint32_t tokens = count_tokens(call.shape, first_token);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, []() {}, []() {}, []() {});
+        call, steps, first_token, tokens, []() {}, []() {}, []() {});
     const thread_sums<R> sums(call);
 #pragma unroll 1
-    for (uint32_t row = 0; row < rows; row++) {
-        norm_gradient_job<R> job(call, first_row, rows, row);
+    for (uint32_t in_block = 0; in_block < tokens; in_block++) {
+        norm_gradient_job<R> job(call, first_token, tokens, in_block);
         lane_values<R> g[R::HEADS], u[R::HEADS];
-        const int32_t action = action_of_row<R>(call, row);
+        const int32_t action = action_of_token<R>(call, in_block);
         job.load_both(call);
         if (!R::IS_AFTER)
             job.find_rstd(call);
         job.rotate_one(call, action, own, g, u);
-        job.find_token_rstd(call, first_row, row, 1, false);
+        job.find_token_rstd(call, first_token, in_block, 1, false);
         job.add_terms(call, action, g, u, sums);
-        job.finish_gradient(call, first_row, row, 1, action, own, g, u);
+        job.finish_gradient(call, first_token, in_block, 1, action, own, g, u);
     }
-    norm_gradient_job<R>(call, first_row, rows, 0).leave_terms_of_heads(call, sums);
-    if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
+    norm_gradient_job<R>(call, first_token, tokens, 0).leave_terms_of_heads(call, sums);
+    if (may_search(R::POSITIONS))
+        check_sequences<R::WIDE>(known_position_source<R::POSITIONS>(call.plan.plan.position_source),
+                                 call.plan.plan.status);
 }
 
 template <class R>

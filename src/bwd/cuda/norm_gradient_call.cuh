@@ -27,7 +27,7 @@
  * operand) + operand_gradient.places_at. In runs of several rows, the places of an operand are consecutive and begin at
  * a multiple of CELL_SUMS. */
 struct norm_cells {
-    uint32_t run_rows, runs;
+    uint32_t run_tokens, runs;
     uint32_t units, slice_units, slices; /* units that have a norm */
     uint32_t places;                     /* places of a cell */
 };

@@ -30,22 +30,22 @@ template <class R> struct gradient_head : any_head<R> {
     const norm_gradient_any_call &call;
     const head_tensor &x;
     const operand_gradient &gradient;
-    uint32_t row_of_block;
+    uint32_t token_in_block;
     int32_t action;
     bool is_after;
 
-    __device__ __forceinline__ gradient_head(const norm_gradient_any_call &of_call, int64_t first_row, uint32_t in_block,
+    __device__ __forceinline__ gradient_head(const norm_gradient_any_call &of_call, int64_t first_token, uint32_t in_block,
                                              uint32_t operand, uint32_t of_head)
-        : any_head<R>(of_call, of_call.of[operand], find_row<ADDRESSES_ANY, int64_t>(of_call.shape, first_row + in_block),
-                      of_head),
-          call(of_call), x(of_call.x[operand]), gradient(of_call.gradient[operand]), row_of_block(in_block),
-          action(action_of_row<R>(of_call, in_block)), is_after(this->o.norm.is_after)
+        : any_head<R>(of_call, of_call.of[operand],
+                      find_token<ADDRESSES_ANY, int64_t>(of_call.shape, first_token + in_block), of_head),
+          call(of_call), x(of_call.x[operand]), gradient(of_call.gradient[operand]), token_in_block(in_block),
+          action(action_of_token<R>(of_call, in_block)), is_after(this->o.norm.is_after)
     {
     }
 
     __device__ __forceinline__ bool adds_weights() const
     {
-        return action == TROPE_ROW_ROTATE && has_positions<R>(call, this->o.axes, row_of_block);
+        return action == TROPE_TOKEN_ROTATE && has_positions<R>(call, this->o.axes, token_in_block);
     }
 
     /* Returns the pairing of the weights: the pairing of x, or of y if the norm comes after the rotation. */
@@ -73,7 +73,7 @@ template <class R> struct gradient_head : any_head<R> {
                       offset = this->o.rotary_offset;
         const pair_of_reals in = {unrotated(offset + trope_first_of_pair(interleaved, plan.parts, pairs, pair)),
                                   unrotated(offset + trope_second_of_pair(interleaved, plan.parts, pairs, pair))};
-        const lane_coefficients<R> c = this->load_coefficients(row_of_block, pair, own);
+        const lane_coefficients<R> c = this->load_coefficients(token_in_block, pair, own);
         return is_after ? c.rotate_forward(call.rounding, in, 0) : c.rotate_one(TROPE_ROUND_ONCE, in, 0);
     }
 
@@ -181,7 +181,7 @@ template <class R> struct gradient_head : any_head<R> {
     /* Stores dx of padding. */
     __device__ __forceinline__ void finish_padding() const
     {
-        if (!this->o.dst.base || (this->o.accumulate && action == TROPE_ROW_ZERO))
+        if (!this->o.dst.base || (this->o.accumulate && action == TROPE_TOKEN_ZERO))
             return;
         if (!this->o.accumulate || is_filled(action, true))
             return this->pass(action);
@@ -192,7 +192,7 @@ template <class R> struct gradient_head : any_head<R> {
     /* Computes and stores dx. All threads of the warp must call this. */
     __device__ __forceinline__ void finish(real rstd, bool own) const
     {
-        if (action != TROPE_ROW_ROTATE)
+        if (action != TROPE_TOKEN_ROTATE)
             return finish_padding();
         const real products = find_products(own), slope = this->o.norm.is_token ? *slope_place() : slope_of(products, rstd);
         if (this->o.norm.slope && !this->o.norm.is_token)
@@ -225,7 +225,7 @@ template <class R> struct gradient_head : any_head<R> {
         __syncwarp();
         for (int32_t pair = (int32_t)this->lane; pair < pairs; pair += 32) {
             const pair_of_reals dx =
-                this->load_coefficients(row_of_block, pair, own)
+                this->load_coefficients(token_in_block, pair, own)
                     .rotate_one(TROPE_ROUND_ONCE,
                                 {window[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
                                  window[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
@@ -244,31 +244,31 @@ template <class R> struct gradient_head : any_head<R> {
 /* The heads of a block's cell. Each unit has NORM_HEADS places, even if it has fewer heads. */
 template <class R> struct cell_of_heads {
     const norm_gradient_any_call &call;
-    int64_t first_row;
-    uint32_t rows, first_unit, units;
+    int64_t first_token;
+    uint32_t tokens, first_unit, units;
 
     __device__ __forceinline__ explicit cell_of_heads(const norm_gradient_any_call &of)
-        : call(of), first_row((int64_t)blockIdx.x * of.shape.rows_of_block),
-          rows((uint32_t)min((int64_t)of.shape.rows_of_block, of.shape.rows - first_row)),
+        : call(of), first_token((int64_t)blockIdx.x * of.shape.tokens_of_block),
+          tokens((uint32_t)min((int64_t)of.shape.tokens_of_block, of.shape.tokens - first_token)),
           first_unit(blockIdx.y * of.cells.slice_units), units(min(of.cells.slice_units, of.cells.units - first_unit))
     {
     }
 
     __device__ __forceinline__ uint32_t places() const
     {
-        return rows * units * NORM_HEADS;
+        return tokens * units * NORM_HEADS;
     }
 
     /* Calls use(head, place) if the place has a head. Places are ordered by token, then by unit. */
     template <class USE> __device__ __forceinline__ void visit(uint32_t place, USE use) const
     {
-        const uint32_t row = place / (units * NORM_HEADS), unit = first_unit + place / NORM_HEADS % units;
+        const uint32_t in_block = place / (units * NORM_HEADS), unit = first_unit + place / NORM_HEADS % units;
         uint32_t operand = 0;
         while (unit >= call.gradient[operand].after_unit)
             operand++;
         const uint32_t head = (unit - call.gradient[operand].first_unit) * NORM_HEADS + place % NORM_HEADS;
         if (head < call.of[operand].heads)
-            use(gradient_head<R>(call, first_row, row, operand, head), place);
+            use(gradient_head<R>(call, first_token, in_block, operand, head), place);
     }
 
     __device__ __forceinline__ typename R::real *rstd(uint32_t place) const
@@ -284,14 +284,14 @@ __device__ __forceinline__ void add_terms_of_shared_weights(const cell_of_heads<
                                                             int32_t number, bool own, typename R::real sum[2])
 {
     typename R::real sums[2][CELL_SUMS] = {};
-    for (uint32_t row = 0; row < cell.rows; row++) {
+    for (uint32_t in_block = 0; in_block < cell.tokens; in_block++) {
         for (uint32_t unit = begin; unit < end; unit++) {
             typename R::real of_unit[2] = {};
             uint32_t in_turn = 0;
             for (uint32_t i = 0; i < NORM_HEADS; i++)
-                cell.visit((row * cell.units + unit) * NORM_HEADS + i, [&](const gradient_head<R> &h, uint32_t place) {
-                    in_turn =
-                        (h.gradient.places_at + unit + row * (h.gradient.after_unit - h.gradient.first_unit)) % CELL_SUMS;
+                cell.visit((in_block * cell.units + unit) * NORM_HEADS + i, [&](const gradient_head<R> &h, uint32_t place) {
+                    in_turn = (h.gradient.places_at + unit + in_block * (h.gradient.after_unit - h.gradient.first_unit)) %
+                              CELL_SUMS;
                     h.add_terms(number, *cell.rstd(place), own, of_unit);
                 });
             for (int i = 0; i < 2; i++)
@@ -308,8 +308,8 @@ __device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, 
                                                   typename R::real sum[2])
 {
     sum[0] = sum[1] = 0;
-    for (uint32_t row = 0; row < cell.rows; row++)
-        cell.visit(place + row * cell.units * NORM_HEADS,
+    for (uint32_t in_block = 0; in_block < cell.tokens; in_block++)
+        cell.visit(place + in_block * cell.units * NORM_HEADS,
                    [&](const gradient_head<R> &h, uint32_t at) { h.add_terms(number, *cell.rstd(at), own, sum); });
 }
 
@@ -319,7 +319,7 @@ __device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_
 {
     typedef typename R::real real;
     const norm_gradient_any_call &call = cell.call;
-    const gradient_head<R> h(call, cell.first_row, 0, operand, 0);
+    const gradient_head<R> h(call, cell.first_token, 0, operand, 0);
     const uint32_t row = h.o.norm.weight_of_head ? 0 : blockIdx.y - h.gradient.first_slice;
     for (int32_t number = (int32_t)thread_of_block(); number < h.o.head_dim - h.o.rotary_dim / 2;
          number += 32 * NORM_WARPS) {
@@ -360,13 +360,13 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
 
 /* Finds rstd and slope of norms over a token, which is the block's row, for the launches that follow. It may also only
  * find the sums over the token's heads. */
-template <class R> __device__ __forceinline__ void find_tokens(const norm_gradient_any_call &call, int64_t row, bool own)
+template <class R> __device__ __forceinline__ void find_tokens(const norm_gradient_any_call &call, int64_t token, bool own)
 {
     typedef typename R::real real;
     for (uint32_t i = 0; i < call.operands; i++) {
-        const gradient_head<R> first(call, row, 0, i, 0);
-        const bool rotates = first.action == TROPE_ROW_ROTATE;
-        const auto head = [&](uint32_t of) { return gradient_head<R>(call, row, 0, i, of); };
+        const gradient_head<R> first(call, token, 0, i, 0);
+        const bool rotates = first.action == TROPE_TOKEN_ROTATE;
+        const auto head = [&](uint32_t of) { return gradient_head<R>(call, token, 0, i, of); };
         const real rstd = first.reads_rstd() ? *first.rstd_place() : first.rstd_of(first.add_heads([&](uint32_t of) {
             return rotates ? head(of).find_squares(own) : 0;
         })),
@@ -384,14 +384,14 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const cell_of_heads<R> cell(call);
     const uint32_t warp = thread_of_block() / 32;
     const bool own = find_coefficients<R>(
-        call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
+        call, steps, cell.first_token, cell.tokens, []() {}, []() {}, []() {});
     if (call.finds_tokens) {
-        find_tokens<R>(call, cell.first_row, own);
+        find_tokens<R>(call, cell.first_token, own);
         return check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
     }
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
-            const typename R::real rstd = h.action == TROPE_ROW_ROTATE ? h.find_rstd(own) : 0;
+            const typename R::real rstd = h.action == TROPE_TOKEN_ROTATE ? h.find_rstd(own) : 0;
             *cell.rstd(place) = rstd;
             h.share_rstd(rstd);
         });

@@ -10,7 +10,7 @@
  * angles, and a block takes several units. */
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
-#define MOST_UNITS   MOST_SEARCHED_ROWS
+#define MOST_UNITS   MOST_SEARCHED_TOKENS
 /* Minimum number of heads for each thread, if there are enough heads. More heads share the fixed cost of a unit. */
 #define HEADS_OF_THREAD 4
 /* Maximum number of sequences that a block examines for its rows of d_freqs. Each thread takes one, and two threads take
@@ -77,15 +77,15 @@ static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
     block_shape *const shape = &g->shape;
     const size_t couples = bytes_of_couples(plan, *shape), left = g->shares * g->columns.divisor * sizeof(double);
     const int64_t room = (int64_t)std::min<size_t>(
-                      (UNASKED_SHARED_MEMORY - 16) / (couples + left + bytes_of_block_rows(plan, 1)), MOST_UNITS),
+                      (UNASKED_SHARED_MEMORY - 16) / (couples + left + bytes_of_block_tokens(plan, 1)), MOST_UNITS),
                   small = GRADIENT_THREADS / g->unit_threads.divisor,
-                  units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
-    shape->rows_of_block = (uint32_t)units;
-    shape->second_at = (uint32_t)units * shape->couples_of_row;
+                  units = std::max<int64_t>(std::min({room, small, shape->tokens / ENOUGH_UNITS}), 1);
+    shape->tokens_of_block = (uint32_t)units;
+    shape->second_at = (uint32_t)units * shape->couples_of_token;
     shape->items_of_block = g->unit_threads.divisor;
     g->left_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
-    shape->rows_at = g->left_at + (uint32_t)((size_t)units * left);
-    return shape->rows_at + bytes_of_block_rows(plan, (uint32_t)units);
+    shape->tokens_at = g->left_at + (uint32_t)((size_t)units * left);
+    return shape->tokens_at + bytes_of_block_tokens(plan, (uint32_t)units);
 }
 
 static inline block_form form_of_pass(const trope_plan &plan, bool vectors)
@@ -115,8 +115,8 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
     g->shape.rotating_slices = 1; /* all slices */
-    g->shape.rows = units_of_token * plan.tokens;
-    g->shape.inner_rows = plan.tokens;
+    g->shape.tokens = units_of_token * plan.tokens;
+    g->shape.inner_tokens = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
     plan_couples(plan, form_of_pass(plan, true), &g->shape); /* the element kernel has lanes of the same width */
     plan_slots(plan, rotating_heads(plan) * g->entries, g);
@@ -150,7 +150,7 @@ static inline bool gradient_can_be_vectors(const trope_plan &plan)
     head_run runs[3];
     int segments = 0;
     bool fits =
-        rows_are_usual(plan) && pairs_are_usual(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
+        tokens_are_narrow(plan) && pairs_are_usual(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand o = operand_of_pass(plan.operands[i]);
         segments += cut_head(plan, o, runs);
@@ -203,10 +203,10 @@ template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
  * smaller, so that enough warps sort. */
 static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
 {
-    const int64_t blocks = quotient_up(g.shape.rows, g.shape.rows_of_block), rows = g.mode == GRADIENT_DIRECT ? 0
-                                                                                    : g.mode == GRADIENT_TOTAL
-                                                                                        ? blocks
-                                                                                        : g.shape.rows;
+    const int64_t blocks = quotient_up(g.shape.tokens, g.shape.tokens_of_block), rows = g.mode == GRADIENT_DIRECT ? 0
+                                                                                        : g.mode == GRADIENT_TOTAL
+                                                                                            ? blocks
+                                                                                            : g.shape.tokens;
     uint64_t size = 0;
     memset(s, 0, sizeof *s);
     s->plan = g.plan.plan;
@@ -218,7 +218,7 @@ static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
         (uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_LANES));
     s->row_warps = power_of_two((uint32_t)std::min<int64_t>(
         std::max<int64_t>(ENOUGH_UNITS * SUMS_WARPS / std::max<int64_t>(g.buckets, 1), 1), SUMS_WARPS));
-    s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.pair_axes : 0;
+    s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.tokens * (uint32_t)s->plan.pair_axes : 0;
     s->buckets = g.buckets;
     s->warp_items = s->items <= 1u << 17 ? 64 : 256;
     s->tiles = (uint32_t)quotient_up(s->items, SUMS_WARPS * s->warp_items);

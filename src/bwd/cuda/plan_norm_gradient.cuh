@@ -21,18 +21,18 @@ static inline uint32_t units_of(const trope_plan_operand &o)
 
 /* ---- cells ---- */
 
-/* Returns the number of places of an operand in a run of `run_rows` tokens. */
-static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_rows)
+/* Returns the number of places of an operand in a run of `run_tokens` tokens. */
+static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_tokens)
 {
-    const uint32_t places = run_rows * units_of(o);
-    return run_rows == 1 ? places : (uint32_t)quotient_up(places, CELL_SUMS) * CELL_SUMS;
+    const uint32_t places = run_tokens * units_of(o);
+    return run_tokens == 1 ? places : (uint32_t)quotient_up(places, CELL_SUMS) * CELL_SUMS;
 }
 
-static inline uint32_t count_places(const trope_plan &plan, uint32_t run_rows)
+static inline uint32_t count_places(const trope_plan &plan, uint32_t run_tokens)
 {
     uint32_t places = 0;
     for (int i = 0; i < plan.operand_count; i++)
-        places += places_of(plan.operands[i], run_rows);
+        places += places_of(plan.operands[i], run_tokens);
     return places;
 }
 
@@ -61,7 +61,7 @@ static inline norm_cells plan_cells(const trope_plan &plan)
 {
     norm_cells c = {};
     int64_t most = 1;
-    const int64_t rows = plan.batch * plan.tokens;
+    const int64_t tokens = plan.batch * plan.tokens;
     const bool per_head = wants_weights(plan, true);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
@@ -75,16 +75,16 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     c.slices = any_adds_heads(plan) ? 1 : (uint32_t)quotient_up(c.units, per_head ? std::min(fitting, 4u) : fitting);
     c.slice_units = (uint32_t)quotient_up(c.units, c.slices);
     c.slices = (uint32_t)quotient_up(c.units, c.slice_units);
-    c.run_rows = std::max(NORM_THREADS / (c.slice_units * lanes), 1u);
-    while (c.run_rows > 1 && lanes * terms_of_places(count_places(plan, c.run_rows)) > NORM_TERMS)
-        c.run_rows--;
+    c.run_tokens = std::max(NORM_THREADS / (c.slice_units * lanes), 1u);
+    while (c.run_tokens > 1 && lanes * terms_of_places(count_places(plan, c.run_tokens)) > NORM_TERMS)
+        c.run_tokens--;
     if (per_head)
-        c.run_rows =
+        c.run_tokens =
             (uint32_t)std::min((int64_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1))),
-                               std::max<int64_t>(quotient_up(rows, LONG_RUNS), SHORT_RUN));
-    c.run_rows = std::min(std::max(c.run_rows, 1u), (uint32_t)MOST_SEARCHED_ROWS);
-    c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_rows);
-    c.runs = (uint32_t)quotient_up(rows, c.run_rows);
+                               std::max<int64_t>(quotient_up(tokens, LONG_RUNS), SHORT_RUN));
+    c.run_tokens = std::min(std::max(c.run_tokens, 1u), (uint32_t)MOST_SEARCHED_TOKENS);
+    c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_tokens);
+    c.runs = (uint32_t)quotient_up(tokens, c.run_tokens);
     return c;
 }
 
@@ -102,7 +102,7 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         g->is_wanted = o.norm.d_weight != NULL;
         g->first_unit = before;
         g->after_unit = after;
-        g->places_at = cells.run_rows > 1 ? places - before : 0;
+        g->places_at = cells.run_tokens > 1 ? places - before : 0;
         g->sums_at = (uint32_t)columns;
         g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
         g->first_slice = before / cells.slice_units;
@@ -110,7 +110,7 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         if (g->is_wanted)
             columns += (int64_t)g->columns * g->slices;
         before = after;
-        places += places_of(o, cells.run_rows);
+        places += places_of(o, cells.run_tokens);
     }
     return columns;
 }
@@ -182,7 +182,7 @@ struct norm_gradient_blocks : norm_blocks {
                            block_shape *shape)
     {
         const norm_cells cells = plan_cells(plan);
-        shape->rows_of_block = cells.run_rows;
+        shape->tokens_of_block = cells.run_tokens;
         shape->items_of_block = cells.slice_units * call.head_lanes;
         if (form.walks) /* a block has at least one warp */
             shape->items_of_block =

@@ -16,8 +16,8 @@ static inline int64_t terms_of(const trope_plan_operand &o)
                                                   : 1;
 }
 
-/* Whether the vector kernel can sum the heads of an operand. The number of heads and their bytes are rounded up to powers of
- * two. */
+/* Whether the vector kernel can sum the heads of an operand. The number of heads and their bytes are rounded up to
+ * powers of two. */
 static inline bool sum_fits_vectors(const trope_plan &plan, const trope_plan_operand &o)
 {
     const int64_t terms = terms_of(o), bytes = std::max<int64_t>((int64_t)o.head_dim * plan.element_size, 32);
@@ -55,8 +55,8 @@ struct sum_blocks : rotation_blocks {
         shape->most_lanes = std::max(shape->most_lanes, s->lanes.divisor);
     }
 
-    /* Returns the number of slices of a token: the slices that have items, multiplied until each thread copies about SUM_COPIES
-     * items that pass through. */
+    /* Returns the number of slices of a token: the slices that have items, multiplied until each thread copies about
+     * SUM_COPIES items that pass through. */
     template <class CALL> static inline int64_t copying_slices(const CALL &call)
     {
         const block_shape &shape = call.shape;
@@ -64,12 +64,11 @@ struct sum_blocks : rotation_blocks {
         int64_t lanes = 0;
         for (int i = shape.segments; i < shape.segments + shape.rest; i++)
             lanes += call.segments[i].is_loaded ? (int64_t)call.segments[i].places * call.segments[i].lanes.divisor : 0;
-        return std::max<int64_t>(std::min(lanes / (SUM_COPIES * slices * shape.items_of_block), MOST_GRID_ROWS / slices),
-                                 1);
+        return std::max<int64_t>(std::min(lanes / (SUM_COPIES * slices * shape.items_of_block), MOST_GRID_Y / slices), 1);
     }
 
-    /* Returns the bytes of shared memory for terms: in each thread, the sums that wait for others, and the sum that it passes to
-     * another slot. */
+    /* Returns the bytes of shared memory for terms: in each thread, the sums that wait for others, and the sum that it
+     * passes to another slot. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
                                         block_shape *shape)
     {

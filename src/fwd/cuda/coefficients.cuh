@@ -28,9 +28,9 @@ struct cuda_plan {
     int32_t part_pairs; /* pairs in each part of the angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
-    uint32_t axis_bits;   /* see block_rows */
-    int32_t axis_mask;    /* the plane of a pair, masked with this, is its axis in block_rows */
-    int32_t of_padding;   /* the action for padding, TROPE_ROW_... */
+    uint32_t axis_bits;   /* see block_tokens */
+    int32_t axis_mask;    /* the plane of a pair, masked with this, is its axis in block_tokens */
+    int32_t of_padding;   /* the action for padding, TROPE_TOKEN_... */
     index_source source;  /* of the ids or start positions that are read */
     int32_t from_tokens;  /* positions follow from the tokens, by: */
     token_positions positions;

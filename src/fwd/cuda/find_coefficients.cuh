@@ -11,32 +11,35 @@ extern __shared__ __align__(16) char shared_memory[];
 /* The type of positions. 32 bits are enough without start positions, and for table rows in vector kernels. */
 template <class R>
 using position_type =
-    std::conditional_t<R::ROWS == ROWS_SEARCHED || (!R::WIDE && R::ANGLES == ANGLES_TABLE), int32_t, int64_t>;
+    std::conditional_t<R::POSITIONS == POSITIONS_SEARCHED || (!R::WIDE && R::ANGLES == ANGLES_TABLE), int32_t, int64_t>;
 
-template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_of_block(const typename R::call &call)
+template <class R> __device__ __forceinline__ block_tokens<position_type<R>> tokens_of_block(const typename R::call &call)
 {
-    return block_rows<position_type<R>>(shared_memory + call.shape.rows_at, call.shape.rows_of_block,
-                                        have_actions<R::ROWS>(call.plan.plan),
-                                        R::ROWS == ROWS_SEARCHED ? 0 : call.plan.axis_bits);
+    return block_tokens<position_type<R>>(shared_memory + call.shape.tokens_at, call.shape.tokens_of_block,
+                                          have_actions<R::POSITIONS>(call.plan.plan),
+                                          R::POSITIONS == POSITIONS_SEARCHED ? 0 : call.plan.axis_bits);
 }
 
 /* The number of threads that search for the tokens of a block. They are its first warp. */
 #define SEARCHERS 32
 
-template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
+template <class R> __device__ __forceinline__ int32_t action_of_token(const typename R::call &call, uint32_t in_block)
 {
-    return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
+    return have_actions<R::POSITIONS>(call.plan.plan) ? tokens_of_block<R>(call).action[in_block]
+                                                      : (int32_t)TROPE_TOKEN_ROTATE;
 }
 
 /* Returns whether a table has the positions of a rotated token on all of the given axes (one bit for each). */
-template <class R> __device__ __forceinline__ bool has_positions(const typename R::call &call, uint32_t axes, uint32_t row)
+template <class R>
+__device__ __forceinline__ bool has_positions(const typename R::call &call, uint32_t axes, uint32_t in_block)
 {
-    const auto rows = rows_of_block<R>(call);
+    const auto tokens = tokens_of_block<R>(call);
     bool has = true;
 #pragma unroll 1
     for (uint32_t axis = 0; axes >> axis; axis++)
-        if (axes >> axis & 1 && is_missing<R::ANGLES != ANGLES_PHASE>(
-                                    call.plan.plan, rows.position[(row << rows.axis_bits) + (rows.axis_bits ? axis : 0)]))
+        if (axes >> axis & 1 &&
+            is_missing<R::ANGLES != ANGLES_PHASE>(
+                call.plan.plan, tokens.position[(in_block << tokens.axis_bits) + (tokens.axis_bits ? axis : 0)]))
             has = false;
     return has;
 }
@@ -44,22 +47,22 @@ template <class R> __device__ __forceinline__ bool has_positions(const typename 
 /* Finds the positions of a block's tokens and leaves them in shared memory. `thread` is the thread's index in the block,
  * computed after the wait for the first round of a search. */
 template <class R>
-__device__ __forceinline__ void find_rows(const typename R::call &call, const boundary_round &round,
-                                          typename R::index first_row, uint32_t count, uint32_t thread)
+__device__ __forceinline__ void find_positions(const typename R::call &call, const boundary_round &round,
+                                               typename R::index first_token, uint32_t count, uint32_t thread)
 {
     constexpr bool ANY_TABLE = R::ANGLES != ANGLES_PHASE;
     const trope_plan &plan = call.plan.plan;
-    const block_rows<position_type<R>> rows = rows_of_block<R>(call);
-    const auto locate = [&](uint32_t row, int64_t *batch, int64_t *token) {
-        const block_row<typename R::index> at =
-            find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)row);
+    const block_tokens<position_type<R>> tokens = tokens_of_block<R>(call);
+    const auto locate = [&](uint32_t in_block, int64_t *batch, int64_t *token) {
+        const block_token<typename R::index> at =
+            find_token<R::ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)in_block);
         *batch = at.batch(call.shape);
-        *token = at.token(call.shape);
+        *token = at.index(call.shape);
     };
-    if (!have_actions<R::ROWS>(plan))
-        report_if_missing(plan, read_rows<ANY_TABLE>(plan, count, rows, thread, threads_of_block(), locate));
+    if (!have_actions<R::POSITIONS>(plan))
+        report_if_missing(plan, read_positions<ANY_TABLE>(plan, count, tokens, thread, threads_of_block(), locate));
     else if (thread < SEARCHERS)
-        search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, round, first_row, count, rows, locate);
+        search_positions<R::POSITIONS, R::WIDE, ANY_TABLE>(plan, round, first_token, count, tokens, locate);
 }
 
 /* COUNT consecutive couples in shared memory, as the rotating threads read them. */
@@ -81,10 +84,10 @@ template <class R> __device__ __forceinline__ uint32_t pair_of_lane(const block_
 /* The place of pair e of a lane in shared memory, counted in couples. Two pairs of a lane are neighbours. The pairs of
  * the next lane follow them, because the next thread reads those. */
 template <class R>
-__device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t row, uint32_t lane, uint32_t e)
+__device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t in_block, uint32_t lane, uint32_t e)
 {
     constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>;
-    return ((row * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.lanes.divisor + lane) * TOGETHER;
+    return ((in_block * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.lanes.divisor + lane) * TOGETHER;
 }
 
 /* ---- a thread's couples ---- */
@@ -94,14 +97,14 @@ __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, ui
  * neighbouring couples. */
 template <class R> struct couple_run {
     static constexpr uint32_t MOST = COUPLES_TOGETHER<R>;
-    uint32_t row = 0, pair = 0, count = 1;
+    uint32_t in_block = 0, pair = 0, count = 1;
 
     __device__ __forceinline__ void find(const block_shape &shape, uint32_t number)
     {
         constexpr uint32_t OF_LANE = R::PAIRS / MOST;
         const uint32_t place = number * count, group = trope_divide(&shape.lanes, place / MOST),
                        lane = place / MOST - group * shape.lanes.divisor;
-        row = group / OF_LANE;
+        in_block = group / OF_LANE;
         pair = pair_of_lane<R>(shape, lane, group % OF_LANE * MOST + place % MOST);
     }
 
@@ -118,7 +121,7 @@ template <class R> struct couple_run {
 };
 
 /* Whether positions are known without shared memory: they follow from the tokens, or each thread reads those it needs. */
-template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::ROWS == ROWS_READ;
+template <class R> constexpr bool IS_DIRECT = R::POSITIONS == POSITIONS_FROM_TOKENS || R::POSITIONS == POSITIONS_READ;
 
 /* The positions of a run. ONE_AXIS: the source has the same positions for all axes (freqs_source). */
 template <class R, bool ONE_AXIS> struct run_positions {
@@ -137,20 +140,20 @@ template <class R, bool ONE_AXIS> struct run_positions {
     }
 
     /* If is_there is false, it takes the positions of token 0. */
-    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row,
+    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_token,
                                          const couple_run<R> &run, bool is_there)
     {
-        const block_row<typename R::index> at =
-            find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)run.row);
-        const block_rows<position_type<R>> rows = rows_of_block<R>(call);
+        const block_token<typename R::index> at =
+            find_token<R::ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)run.in_block);
+        const block_tokens<position_type<R>> tokens = tokens_of_block<R>(call);
         if (R::ADDRESSES == ADDRESSES_ANY) {
             batch = found_here((typename R::index)at.batch(call.shape));
-            token = found_here((typename R::index)at.token(call.shape));
+            token = found_here((typename R::index)at.index(call.shape));
         }
         if (!IS_DIRECT<R>)
-            of_axis = rows.position + (run.row << rows.axis_bits);
+            of_axis = tokens.position + (run.in_block << tokens.axis_bits);
 #pragma unroll
-        for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
+        for (int i = 0; i < DIFFERENT && R::POSITIONS == POSITIONS_READ; i++)
             from[i] = found_here(call.plan.source.template address<stride>(
                 is_there ? batch : 0, is_there ? token : 0, axis_of(call.plan, i ? run.last_pair() : run.pair)));
     }
@@ -158,24 +161,24 @@ template <class R, bool ONE_AXIS> struct run_positions {
     __device__ __forceinline__ void request(const cuda_plan &p)
     {
 #pragma unroll
-        for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
+        for (int i = 0; i < DIFFERENT && R::POSITIONS == POSITIONS_READ; i++)
             load_4_or_8(from[i], p.source.is_64, &read[i].low, &read[i].high);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
     {
 #pragma unroll
-        for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
+        for (int i = 0; i < DIFFERENT && R::POSITIONS == POSITIONS_READ; i++)
             await(read[i].low, condition);
     }
 
     /* Returns the position of pair i of the run. With a table, this is a row of the table or NO_POSITION. */
     __device__ __forceinline__ int64_t of(const cuda_plan &p, const couple_run<R> &run, int i) const
     {
-        if (R::ROWS == ROWS_FROM_TOKENS)
+        if (R::POSITIONS == POSITIONS_FROM_TOKENS)
             return p.positions.of((uint32_t)token);
-        if (R::ROWS != ROWS_READ)
-            return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : axis_of(p, run.pair + i)];
+        if (R::POSITIONS != POSITIONS_READ)
+            return of_axis[R::POSITIONS == POSITIONS_SEARCHED ? 0 : axis_of(p, run.pair + i)];
         const int64_t position = position_of_index(p.plan.position_source, p.source, read[i], token);
         return finish_position<R::ANGLES != ANGLES_PHASE>(p.plan, true, position);
     }
@@ -185,7 +188,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
     {
         const trope_table_stride &strides = p.plan.angles.stride;
         const stride of_row = (stride)(position == NO_POSITION ? 0 : position) * (stride)strides.row;
-        if (R::ROWS == ROWS_SEARCHED)
+        if (R::POSITIONS == POSITIONS_SEARCHED)
             return of_row;
         return of_row + (stride)batch * (stride)strides.batch +
                (ONE_AXIS ? 0 : trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis);
@@ -202,7 +205,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
  * missing. */
 template <class R> __device__ __forceinline__ bool is_nan_position(int64_t position)
 {
-    return R::ROWS != ROWS_FROM_TOKENS && position == NO_POSITION;
+    return R::POSITIONS != POSITIONS_FROM_TOKENS && position == NO_POSITION;
 }
 
 /* ---- the sources of angles ----
@@ -424,10 +427,10 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
 
 /* Returns the first thread of a block that computes couples. In packed calls it is the first one after the searching
  * warp, if the other threads are enough. */
-template <class R> __device__ __forceinline__ uint32_t find_first_maker(const typename R::call &call, uint32_t rows)
+template <class R> __device__ __forceinline__ uint32_t find_first_maker(const typename R::call &call, uint32_t tokens)
 {
-    const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
-    const bool others_are_enough = have_actions<R::ROWS>(call.plan.plan) && threads > SEARCHERS &&
+    const uint32_t threads = threads_of_block(), couples = tokens * call.shape.couples_of_token;
+    const bool others_are_enough = have_actions<R::POSITIONS>(call.plan.plan) && threads > SEARCHERS &&
                                    couples <= (threads - SEARCHERS) * COUPLES_TOGETHER<R>;
     return others_are_enough ? SEARCHERS : 0;
 }
@@ -438,12 +441,13 @@ template <class R> __device__ __forceinline__ uint32_t find_first_maker(const ty
  * coefficients. */
 template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
-                                             typename R::index first_row, uint32_t rows, uint32_t first_maker,
+                                             typename R::index first_token, uint32_t tokens, uint32_t first_maker,
                                              uint32_t count, LOAD load, PREPARE prepare)
 {
-    constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE,
-                   WAITS_FOR_MEMORY = R::ROWS != ROWS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* more than parameters */
-    const uint32_t makers = threads_of_block() - first_maker, end = rows * call.shape.couples_of_row / count;
+    constexpr bool IS_EARLY = R::POSITIONS == POSITIONS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE,
+                   WAITS_FOR_MEMORY =
+                       R::POSITIONS != POSITIONS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* more than parameters */
+    const uint32_t makers = threads_of_block() - first_maker, end = tokens * call.shape.couples_of_token / count;
     uint32_t number = thread_of_block() - first_maker;
     couple_run<R> run;
     typename SOURCE::positions_type positions(call.plan);
@@ -453,9 +457,9 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     if ((number & ~31u) < end) { /* other warps compute none */
         run.find(call.shape, number);
         if (IS_DIRECT<R>)
-            positions.find(call, first_row, run, run.row < rows);
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            source.find(call, run, positions, run.row < rows);
+            positions.find(call, first_token, run, run.in_block < tokens);
+        if (R::POSITIONS == POSITIONS_FROM_TOKENS)
+            source.find(call, run, positions, run.in_block < tokens);
     }
     if constexpr (IS_DIRECT<R>) {
         await_previous();
@@ -480,7 +484,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     while (number < end) {
         if (run.is_there(call.plan.plan)) {
             if (!IS_DIRECT<R>)
-                positions.find(call, first_row, run, true);
+                positions.find(call, first_token, run, true);
             if (!IS_EARLY) {
                 source.find(call, run, positions, true);
                 source.ask(call, steps, run);
@@ -493,11 +497,11 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (number < end) {
             run.find(call.shape, number);
             if (IS_DIRECT<R>) {
-                positions.find(call, first_row, run, true);
+                positions.find(call, first_token, run, true);
                 positions.request(call.plan);
                 positions.await_all(&number);
             }
-            if (R::ROWS == ROWS_FROM_TOKENS)
+            if (R::POSITIONS == POSITIONS_FROM_TOKENS)
                 source.find(call, run, positions, true);
             if (IS_EARLY) {
                 source.ask(call, steps, run);
@@ -505,25 +509,27 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             }
         }
     }
-    if (R::ROWS == ROWS_READ) /* other kinds find positions in shared memory, and have already reported missing ones */
+    if (R::POSITIONS ==
+        POSITIONS_READ) /* other kinds find positions in shared memory, and have already reported missing ones */
         report_if_missing(call.plan.plan, any_is_missing);
     return differ;
 }
 
 template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
-                                                 typename R::index first_row, uint32_t rows, uint32_t first_maker,
+                                                 typename R::index first_token, uint32_t tokens, uint32_t first_maker,
                                                  LOAD load, PREPARE prepare)
 {
     /* If the block has enough threads, each computes one couple at a time. */
-    const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() - first_maker ? 1 : COUPLES_TOGETHER<R>;
+    const uint32_t count =
+        tokens * call.shape.couples_of_token <= threads_of_block() - first_maker ? 1 : COUPLES_TOGETHER<R>;
     if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE)
         __syncthreads();
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, first_maker, count, load, prepare);
+        return make_couples<R, phase_source<R>>(call, steps, first_token, tokens, first_maker, count, load, prepare);
     if (call.plan.has_plain_freqs)
-        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, first_maker, count, load, prepare);
-    return make_couples<R, table_source<R>>(call, steps, first_row, rows, first_maker, 1, load, prepare);
+        return make_couples<R, freqs_source<R>>(call, steps, first_token, tokens, first_maker, count, load, prepare);
+    return make_couples<R, table_source<R>>(call, steps, first_token, tokens, first_maker, 1, load, prepare);
 }
 
 /* Loads the data by load(), and computes the coefficients of all tokens of the block. After the barrier at its end, all
@@ -531,7 +537,7 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
  * before the barrier. Returns whether any pair of the block has elements with different coefficients. */
 template <class R, class LOAD, class PREPARE, class MEANWHILE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
-                                                  typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare,
+                                                  typename R::index first_token, uint32_t count, LOAD load, PREPARE prepare,
                                                   MEANWHILE meanwhile)
 {
     const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
@@ -542,24 +548,24 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         uint32_t thread = thread_of_block();
         first_maker = (uint32_t)found_here((int32_t)find_first_maker<R>(call, rotating));
         await_previous();
-        const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < SEARCHERS);
+        const boundary_round round = begin_search<R::POSITIONS, R::WIDE>(call.plan.plan, thread < SEARCHERS);
         admit_next();
         load();
         round.await_all(&thread);
         only_searches = thread < first_maker;
         prepare();
-        find_rows<R>(call, round, first_row, count, thread);
+        find_positions<R>(call, round, first_token, count, thread);
     }
     if (only_searches)
         __syncthreads();
     else
-        differ = make_any_couples<R>(call, steps, first_row, rotating, first_maker, load, prepare);
+        differ = make_any_couples<R>(call, steps, first_token, rotating, first_maker, load, prepare);
     /* The deciding warp is the one that only searches. Without such a warp it is the last one, which has the fewest
      * couples. */
     const uint32_t decider = first_maker ? 0 : (threads_of_block() - 1) & ~31u;
-    if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == decider)
-        decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),
-                                                        min(threads_of_block() - decider, 32u));
+    if (have_actions<R::POSITIONS>(call.plan.plan) && (thread_of_block() & ~31u) == decider)
+        decide_actions<R::POSITIONS, R::ANGLES != ANGLES_PHASE>(
+            call.plan.plan, call.plan.of_padding, count, tokens_of_block<R>(call), min(threads_of_block() - decider, 32u));
     meanwhile();
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();

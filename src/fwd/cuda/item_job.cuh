@@ -6,11 +6,13 @@
 
 /* The template parameters of a kernel, and constants and types derived from them. IS_WIDE: strides, tokens and sequences
  * may need 64 bits, and there may be any number of operands and pairs. */
-template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
-    static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
+template <int OF_DTYPE, bool OF_VECTORS, int OF_POSITIONS, int OF_ANGLES, bool IS_WIDE> struct rotation {
+    static constexpr int DTYPE = OF_DTYPE, POSITIONS = OF_POSITIONS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
-    static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE ? 1 : OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : USUAL_PAIRS;
-    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
+    static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE           ? 1
+                                      : OF_POSITIONS == POSITIONS_GENERIC ? TROPE_MAX_PAIRS
+                                                                          : USUAL_PAIRS;
+    static constexpr block_limit LIMIT = block_limits(OF_POSITIONS, IS_WIDE);
     static constexpr int HEADS = 1; /* the number of consecutive heads of a thread */
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
@@ -21,10 +23,10 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH;
     /* Whether all calls of the kernel rotate plainly (rotates_plainly in vector_calls.cuh). */
-    static constexpr bool PLAIN = OF_ROWS != ROWS_FROM_TOKENS && OF_ROWS != ROWS_ANY;
-    static constexpr int ADDRESSES = OF_ROWS == ROWS_SEARCHED           ? ADDRESSES_SIMPLE
-                                     : OF_ROWS == ROWS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
-                                                                        : ADDRESSES_ANY;
+    static constexpr bool PLAIN = OF_POSITIONS != POSITIONS_FROM_TOKENS && OF_POSITIONS != POSITIONS_GENERIC;
+    static constexpr int ADDRESSES = OF_POSITIONS == POSITIONS_SEARCHED           ? ADDRESSES_SIMPLE
+                                     : OF_POSITIONS == POSITIONS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
+                                                                                  : ADDRESSES_ANY;
 };
 
 /* ---- the rotation of a lane ---- */
@@ -48,7 +50,7 @@ template <class R> struct lane_coefficients {
     /* Loads the coefficients of pairs e and e + 1. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
-        load_from(shape, place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e), own);
+        load_from(shape, place_of_couple<R>(shape, item.in_block, item.lane, (uint32_t)e), own);
     }
 
     /* Rounds as NATIVE does. It is for callers that need unrounded coefficients first, so that their plan says ONCE. */
@@ -144,13 +146,13 @@ __device__ __forceinline__ double term_of(double x)
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
 {
     typedef typename elements<DTYPE>::real real;
-    return action == TROPE_ROW_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
+    return action == TROPE_TOKEN_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
 }
 
 /* The item of a thread, from load to store. */
 template <class R> struct lane_job {
     block_item item;
-    block_row<typename R::index> row;
+    block_token<typename R::index> token;
     typename R::lane v;
     char *to;   /* with PLAIN, it is found early, which frees the registers with its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
@@ -158,13 +160,13 @@ template <class R> struct lane_job {
     lane_job() = default;
 
     /* of_row is the token's index in the block, unless consecutive threads have consecutive tokens. */
-    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
-                                        uint32_t of_row)
+    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+                                        uint32_t in_block)
     {
         if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
-            find<ADDRESSES_SIMPLE>(call, first_row, rows, of_row);
+            find<ADDRESSES_SIMPLE>(call, first_token, tokens, in_block);
         else
-            find<R::ADDRESSES>(call, first_row, rows, of_row);
+            find<R::ADDRESSES>(call, first_token, tokens, in_block);
         to = NULL;
     }
 
@@ -206,14 +208,14 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
+        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, token, item.head, item.lane);
     }
 
     /* Returns whether rotate_usually can finish the item: it rotates, rounds once and does not accumulate, and both
      * elements of each pair have the same coefficients. */
     __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
     {
-        return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
+        return action == TROPE_TOKEN_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
     }
 
     /* INTERLEAVED: src and dst are interleaved, and the vectors stay interleaved. */
@@ -275,9 +277,9 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
+        const bool rotates = action == TROPE_TOKEN_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
                    adds = !R::PLAIN && s.accumulate;
-        if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
+        if (fills ? action == TROPE_TOKEN_ZERO && adds : !rotates && s.in_place)
             return; /* dst already has the result */
         if (R::PLAIN) {
             if (fills)
@@ -313,12 +315,12 @@ template <class R> struct lane_job {
 
   private:
     template <int ADDRESSES>
-    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows,
-                                         uint32_t of_row)
+    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+                                         uint32_t in_block)
     {
-        item = find_item<!R::VECTORS, ADDRESSES>(call, rows, of_row);
+        item = find_item<!R::VECTORS, ADDRESSES>(call, tokens, in_block);
         item.head *= R::HEADS;
-        row = find_row<ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
+        token = find_token<ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)item.in_block);
         from = segment(call).src.base;
         if (item.present)
             from = find_src<ADDRESSES>(call, item.head);
@@ -327,7 +329,7 @@ template <class R> struct lane_job {
     template <int ADDRESSES> __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
     {
         const typename R::segment &s = segment(call);
-        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, row, head, item.lane));
+        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, token, head, item.lane));
     }
 };
 

@@ -51,14 +51,14 @@ static inline bool moves_something(const trope_plan &plan)
 
 /* ---- rows ---- */
 
-static inline row_kind kind_of_rows(const trope_plan &plan)
+static inline position_kind kind_of_positions(const trope_plan &plan)
 {
     const trope_position_source &s = plan.position_source;
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
-        return s.ids ? ROWS_ANY : search_is_usual(s) ? ROWS_SEARCHED : ROWS_SEARCHED_GENERIC;
-    return s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
+        return s.ids ? POSITIONS_GENERIC : search_is_usual(s) ? POSITIONS_SEARCHED : POSITIONS_SEARCHED_GENERIC;
+    return s.ids || s.starts ? POSITIONS_READ : is_short ? POSITIONS_GENERIC : POSITIONS_FROM_TOKENS;
 }
 
 static inline token_positions plan_positions(const trope_position_source &s)
@@ -83,12 +83,12 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
     p->has_plain_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
-                         !plan.angles.stride.axis && !axis_bits_of_rows(plan) && plan.pairs % 2 == 0;
-    p->axis_bits = axis_bits_of_rows(plan);
+                         !plan.angles.stride.axis && !axis_bits_of_tokens(plan) && plan.pairs % 2 == 0;
+    p->axis_bits = axis_bits_of_tokens(plan);
     p->axis_mask = (1 << p->axis_bits) - 1;
     p->of_padding = trope_action_of_padding(&plan.position_source);
     p->source = plan_source(plan.position_source);
-    p->from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
+    p->from_tokens = kind_of_positions(plan) == POSITIONS_FROM_TOKENS;
     p->positions = plan_positions(plan.position_source);
 }
 

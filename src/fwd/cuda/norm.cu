@@ -22,13 +22,13 @@ static trope_status launch_any(const char *function, const trope_plan &plan, con
 {
     norm_any_call call;
     const size_t shared_memory_bytes = plan_norm_any(plan, 1, &call);
-    REQUIRE(call.shape.rows <= INT32_MAX && shared_memory_bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
-            "the operands (%lld rows) are more than one launch can take", (long long)call.shape.rows);
+    REQUIRE(call.shape.tokens <= INT32_MAX && shared_memory_bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
+            "the operands (%lld rows) are more than one launch can take", (long long)call.shape.tokens);
     for (int i = 0; i < plan.operand_count; i++)
         if (moves_operand(plan, plan.operands[i]))
             call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     void *arguments[] = {&call, plan.step};
-    const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.rows),
+    const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.tokens),
                                            dim3(32 * NORM_WARPS), shared_memory_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

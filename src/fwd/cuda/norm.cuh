@@ -19,15 +19,15 @@ constexpr block_limit norm_limit(int blocks)
 
 /* ORDER is TROPE_NORM_BEFORE or AFTER, or 0 for a kernel that contains both. With AFTER, a thread keeps more values in
  * registers. */
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
-struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
+template <int OF_DTYPE, int OF_POSITIONS, int OF_ANGLES, int ORDER>
+struct norm_rotation : rotation<OF_DTYPE, true, OF_POSITIONS, OF_ANGLES, false> {
     typedef norm_call call;
     static constexpr block_limit LIMIT = norm_limit(ORDER == TROPE_NORM_BEFORE ? 6 : 4);
     static constexpr bool HAS_ORDER = ORDER != 0;
-    typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> before;
-    typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
+    typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_BEFORE> before;
+    typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_AFTER> after;
     static constexpr int HEADS = NORM_HEADS;
-    static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
+    static constexpr bool PLAIN = OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr bool TOKENS = true; /* the kernel takes norms over tokens */
 
     static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
@@ -251,10 +251,10 @@ template <class R> struct norm_job {
     float rstd[R::HEADS];
     uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has one */
 
-    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
-                                        uint32_t row)
+    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+                                        uint32_t in_block)
     {
-        of[0] = lane_job<R>(call, first_row, rows, row);
+        of[0] = lane_job<R>(call, first_token, tokens, in_block);
 #pragma unroll
         for (int h = 1; h < R::HEADS; h++) {
             const typename R::segment &s = segment(call);
@@ -308,25 +308,26 @@ template <class R> struct norm_job {
     }
 
     /* (The token is found again, so that it occupies no registers in the meantime.) */
-    __device__ __forceinline__ void find_row_again(const typename R::call &call)
+    __device__ __forceinline__ void find_token_again(const typename R::call &call)
     {
-        const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
+        const typename R::index first_token = first_token_of_block<typename R::index>(call.shape);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            of[h].row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item().row);
+            of[h].token =
+                find_token<R::ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)item().in_block);
     }
 
     /* Returns the index of the token: batch * tokens + token. */
     __device__ __forceinline__ int64_t find_number(const typename R::call &call)
     {
-        find_row_again(call);
-        return of[0].row.batch(call.shape) * call.plan.plan.tokens + of[0].row.token(call.shape);
+        find_token_again(call);
+        return of[0].token.batch(call.shape) * call.plan.plan.tokens + of[0].token.index(call.shape);
     }
 
     __device__ __forceinline__ float *rstd_place(const typename R::call &call, int h)
     {
-        const int64_t row = find_number(call);
-        return norm(call).rstd + (R::TOKENS && call.is_token ? row : row * segment(call).heads + of[h].item.head);
+        const int64_t number = find_number(call);
+        return norm(call).rstd + (R::TOKENS && call.is_token ? number : number * segment(call).heads + of[h].item.head);
     }
 
     __device__ __forceinline__ void load(const typename R::call &call)
@@ -349,12 +350,12 @@ template <class R> struct norm_job {
 
     /* Finds the rstd of a token, if the block adds its heads. `row` is the index in the block of the first token of the
      * threads. All threads of the block must call it. */
-    __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_row, uint32_t row,
-                                                    uint32_t count, bool of_caller)
+    __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_token,
+                                                    uint32_t in_block, uint32_t count, bool of_caller)
     {
         if (!R::TOKENS || __builtin_expect(!call.adds_heads || call.reads_rstd, 1))
             return;
-        add_tokens<R>(call, first_row, row, count, of_caller);
+        add_tokens<R>(call, first_token, in_block, count, of_caller);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
             rstd[h] = mean_of_token(call);
@@ -414,7 +415,7 @@ template <class R> struct norm_job {
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
             x[h] = lane_values<R>(*v[h]);
-        if (has_norm() && action == TROPE_ROW_ROTATE && is_window(call))
+        if (has_norm() && action == TROPE_TOKEN_ROTATE && is_window(call))
             rotate<true, BACKWARD>(call, TROPE_ROUND_ONCE, false, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
@@ -526,7 +527,7 @@ template <class R> struct norm_job {
     __device__ __forceinline__ void store_anywhere(const typename R::call &call)
     {
         if (!call.shape.all_are_alike)
-            find_row_again(call);
+            find_token_again(call);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             char *const to = of[h].find_to(call);
@@ -539,25 +540,25 @@ template <class R> struct norm_job {
 template <class R> __device__ __forceinline__ void norm_block(const norm_call &call, const typename R::steps &steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    norm_job<R> job(call, first_row, rows, threadIdx.z);
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    norm_job<R> job(call, first_token, tokens, threadIdx.z);
     typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
+        call, steps, first_token, tokens, [&]() { job.load(call); }, []() {},
         [&]() {
             if (!R::IS_AFTER)
                 job.find_rstd(call, of_heads);
         });
-    const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
+    const int32_t action = action_of_token<R>(call, job.item().in_block < tokens ? job.item().in_block : 0);
     lane_values<R> x[R::HEADS];
     if (R::IS_AFTER)
         job.template rotate_first<false>(call, action, of_heads, x);
-    job.find_token_rstd(call, first_row, 0, rows, true);
+    job.find_token_rstd(call, first_token, 0, tokens, true);
     if (job.has_norm() && !job.segment(call).dst.base) {
         /* (The call wants only token_sums.) */
     } else if (job.has_norm()) {
-        const bool rotates = action == TROPE_ROW_ROTATE;
+        const bool rotates = action == TROPE_TOKEN_ROTATE;
         job.write_rstd(call, rotates);
         if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
             job.template finish_norm<true>(call, own, x);
@@ -568,10 +569,11 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
     } else {
         job.finish_others(call, action, own);
     }
-    if (may_search(R::ROWS) && is_filled(action, false) && job.item().row < rows)
+    if (may_search(R::POSITIONS) && is_filled(action, false) && job.item().in_block < tokens)
         fill_rest<R>(call, action, &job.of[0]);
-    if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
+    if (may_search(R::POSITIONS))
+        check_sequences<R::WIDE>(known_position_source<R::POSITIONS>(call.plan.plan.position_source),
+                                 call.plan.plan.status);
 }
 
 /* Calls run(R()), or, if R has both orders, run() with its struct for the order of the call. */

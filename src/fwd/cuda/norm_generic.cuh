@@ -7,7 +7,7 @@
 #include "fwd/cuda/item_job.cuh"
 #include "fwd/cuda/norm_generic_call.cuh"
 
-template <int OF_DTYPE> struct any_norm : rotation<OF_DTYPE, false, ROWS_ANY, ANGLES_ANY, true> {
+template <int OF_DTYPE> struct any_norm : rotation<OF_DTYPE, false, POSITIONS_GENERIC, ANGLES_ANY, true> {
     typedef norm_any_call call;
 };
 
@@ -125,21 +125,21 @@ template <class R> struct any_head {
 
     const norm_any_call &call;
     const head_operand &o;
-    block_row<int64_t> row;
+    block_token<int64_t> token;
     uint32_t head, lane;
     int64_t number; /* of the token: batch * tokens + token */
 
     __device__ __forceinline__ any_head(const norm_any_call &of_call, const head_operand &of,
-                                        const block_row<int64_t> &of_row, uint32_t of_head)
-        : call(of_call), o(of), row(of_row), head(of_head), lane(thread_of_warp())
+                                        const block_token<int64_t> &of_token, uint32_t of_head)
+        : call(of_call), o(of), token(of_token), head(of_head), lane(thread_of_warp())
     {
-        number = row.batch(call.shape) * call.plan.plan.tokens + row.token(call.shape);
+        number = token.batch(call.shape) * call.plan.plan.tokens + token.index(call.shape);
     }
 
     __device__ __forceinline__ char *find(const head_tensor &t) const
     {
         const uint32_t group = head / o.heads_per_group;
-        return t.base + row.outer * t.outer + row.inner * t.inner + (int64_t)group * t.group +
+        return t.base + token.outer * t.outer + token.inner * t.inner + (int64_t)group * t.group +
                (int64_t)(head - group * o.heads_per_group) * t.head;
     }
 
@@ -211,10 +211,10 @@ template <class R> struct any_head {
     }
 
     /* Loads the coefficients of a pair of the window. of_row is the index of the token in the block. */
-    __device__ __forceinline__ lane_coefficients<R> load_coefficients(uint32_t of_row, int32_t pair, bool own) const
+    __device__ __forceinline__ lane_coefficients<R> load_coefficients(uint32_t in_block, int32_t pair, bool own) const
     {
         lane_coefficients<R> c;
-        c.load_from(call.shape, place_of_couple<R>(call.shape, of_row, (uint32_t)pair, 0), own);
+        c.load_from(call.shape, place_of_couple<R>(call.shape, in_block, (uint32_t)pair, 0), own);
         return c;
     }
 
@@ -366,13 +366,14 @@ template <class R> struct any_head {
 /* Returns the rstd of a norm over tokens. All threads of the block must call it. */
 template <class R>
 __device__ __forceinline__ typename R::real find_rstd_of_token(const norm_any_call &call, const head_operand &o,
-                                                               const block_row<int64_t> &row, int32_t action, bool own)
+                                                               const block_token<int64_t> &token, int32_t action, bool own)
 {
-    const any_head<R> first(call, o, row, 0);
+    const any_head<R> first(call, o, token, 0);
     if (first.reads_rstd())
         return *first.rstd_place();
-    return first.rstd_of(first.add_heads(
-        [&](uint32_t head) { return action == TROPE_ROW_ROTATE ? any_head<R>(call, o, row, head).find_squares(own) : 0; }));
+    return first.rstd_of(first.add_heads([&](uint32_t head) {
+        return action == TROPE_TOKEN_ROTATE ? any_head<R>(call, o, token, head).find_squares(own) : 0;
+    }));
 }
 
 template <class R>
@@ -382,14 +383,14 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const int64_t number = blockIdx.x;
     const bool own = find_coefficients<R>(
         call, steps, number, 1, []() {}, []() {}, []() {});
-    const int32_t action = action_of_row<R>(call, 0);
-    const block_row<int64_t> row = find_row<ADDRESSES_ANY, int64_t>(call.shape, number);
+    const int32_t action = action_of_token<R>(call, 0);
+    const block_token<int64_t> token = find_token<ADDRESSES_ANY, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
-        const typename R::real of_token = o.norm.is_token ? find_rstd_of_token<R>(call, o, row, action, own) : 0;
+        const typename R::real of_token = o.norm.is_token ? find_rstd_of_token<R>(call, o, token, action, own) : 0;
         for (uint32_t head = thread_of_block() / 32; o.dst.base && head < o.heads; head += NORM_WARPS) {
-            const any_head<R> h(call, o, row, head);
-            if (action == TROPE_ROW_ROTATE && (o.rotary_dim || o.norm.is_given)) {
+            const any_head<R> h(call, o, token, head);
+            if (action == TROPE_TOKEN_ROTATE && (o.rotary_dim || o.norm.is_given)) {
                 h.rotate(own, of_token);
                 continue;
             }

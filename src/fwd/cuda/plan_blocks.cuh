@@ -18,11 +18,11 @@
 /* A generic search takes long. If the device cannot hold all tokens of the call at once, a block searches for a few
  * tokens. */
 #define LONG_SEARCH_THREADS 128
-#define LONG_SEARCH_ROWS    4
+#define LONG_SEARCH_TOKENS  4
 #define DEVICE_THREADS      2048 /* of a multiprocessor */
 
-#define MOST_GRID_ROWS 65535
-#define MOST_ROWS      64 /* of a block: CUDA's limit of the third dimension */
+#define MOST_GRID_Y 65535
+#define MOST_TOKENS 64 /* of a block: CUDA's limit of the third dimension */
 
 struct block_launch {
     dim3 blocks, threads;
@@ -39,7 +39,7 @@ struct block_form {
     uint32_t most;      /* the maximum that the kernel is compiled for */
     bool alone;         /* threads share nothing: rotate_alone.cuh */
     bool splits;        /* interleaved pairs: an item has a vector in each half of the window, for coalesced access */
-    bool searches_long; /* the kernel is ROWS_SEARCHED_GENERIC */
+    bool searches_long; /* the kernel is POSITIONS_SEARCHED_GENERIC */
     bool walks;         /* threads loop over the tokens of their block */
 };
 
@@ -197,14 +197,14 @@ static inline block_form form_of(const trope_plan &plan, bool vectors)
     form.pairs_of_lane = vectors ? 16 / plan.element_size : 1;
     form.threads = USUAL_THREADS;
     form.items = USUAL_THREADS;
-    form.most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
+    form.most = (uint32_t)block_limits(POSITIONS_GENERIC, !vectors).threads;
     form.splits = vectors && can_split(plan);
     return form;
 }
 
 /* ---- blocks ---- */
 
-static inline double elements_of_row(const trope_plan &plan)
+static inline double elements_of_token(const trope_plan &plan)
 {
     double elements = 0;
     for (int i = 0; i < plan.operand_count; i++)
@@ -227,21 +227,21 @@ static inline uint32_t find_neighbours(const trope_plan &plan, const block_form 
 {
     const trope_plan_operand &o = plan.operands[0];
     const int64_t element = magnitude(o.src_stride[TROPE_DIM_ELEMENT]), head = magnitude(o.src_stride[TROPE_DIM_HEAD]);
-    const int64_t row = magnitude(o.src_stride[inner_dim(plan)]);
+    const int64_t token = magnitude(o.src_stride[inner_dim(plan)]);
     if (form.vectors || form.sums || rearranges_in_place(plan))
         return NEAR_LANES;
-    if (o.heads_per_group > 1 && head && head < element && (!row || head <= row))
+    if (o.heads_per_group > 1 && head && head < element && (!token || head <= token))
         return NEAR_HEADS;
-    return row && row < element ? NEAR_ROWS : NEAR_LANES;
+    return token && token < element ? NEAR_TOKENS : NEAR_LANES;
 }
 
 /* Returns the smallest number of tokens that a block should have. It is more than one if the tokens of a head are
  * neighbours in memory. */
-static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours)
+static inline uint32_t least_tokens(const trope_plan &plan, uint32_t neighbours)
 {
     const trope_plan_operand &o = plan.operands[0];
     const int64_t head = std::max(magnitude(o.src_stride[TROPE_DIM_HEAD]), magnitude(o.src_stride[TROPE_DIM_GROUP]));
-    if (neighbours == NEAR_ROWS)
+    if (neighbours == NEAR_TOKENS)
         return 32;
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
@@ -270,11 +270,11 @@ static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SE
 
 /* Chooses the tokens and items of a block. OF_HEAD is the number of items of a head if heads must not be cut, otherwise
  * 1. */
-static inline void cut_rows(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
-                            size_t bytes_of_row, block_shape *shape)
+static inline void cut_tokens(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
+                              size_t bytes_of_token, block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = rows_together(plan, shape->neighbours), threads = several > 1 ? USUAL_THREADS : form.threads,
+    const uint32_t several = least_tokens(plan, shape->neighbours), threads = several > 1 ? USUAL_THREADS : form.threads,
                    most = std::max((several > 1 ? threads : form.items) / several / of_head, 1u) * of_head;
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (of_head > 1)
@@ -283,15 +283,16 @@ static inline void cut_rows(const trope_plan &plan, const block_form &form, uint
         items = std::max(power_of_two(items) <= form.most ? power_of_two(items) : power_of_two(items) / 2, together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    int64_t rows = std::max((threads + items / 2) / items, 1u);
-    if (form.searches_long && shape->rows * items > (int64_t)DEVICE_THREADS * multiprocessors)
-        rows = std::max<int64_t>(rows, std::min((LONG_SEARCH_THREADS + items / 2) / items, (uint32_t)LONG_SEARCH_ROWS));
-    rows = std::min<int64_t>(rows, form.most / items);
-    rows = std::min<int64_t>(rows, UNASKED_SHARED_MEMORY / bytes_of_row);
-    rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
-    rows = std::min<int64_t>(rows, plan.position_source.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
-    shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
-    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has at least one warp */
+    int64_t tokens = std::max((threads + items / 2) / items, 1u);
+    if (form.searches_long && shape->tokens * items > (int64_t)DEVICE_THREADS * multiprocessors)
+        tokens =
+            std::max<int64_t>(tokens, std::min((LONG_SEARCH_THREADS + items / 2) / items, (uint32_t)LONG_SEARCH_TOKENS));
+    tokens = std::min<int64_t>(tokens, form.most / items);
+    tokens = std::min<int64_t>(tokens, UNASKED_SHARED_MEMORY / bytes_of_token);
+    tokens = std::min<int64_t>(tokens, shape->tokens * quotient_up(shape->items, items) / multiprocessors);
+    tokens = std::min<int64_t>(tokens, plan.position_source.boundaries ? MOST_SEARCHED_TOKENS : MOST_TOKENS);
+    shape->tokens_of_block = (uint32_t)std::max<int64_t>(tokens, 1);
+    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->tokens_of_block); /* a block has at least one warp */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
     if (of_head > 1)
         shape->items_of_block = (uint32_t)quotient_up(std::max(items, of_warp), of_head) * of_head;
@@ -311,9 +312,9 @@ struct rotation_blocks {
 
     template <class CALL>
     static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
-                           size_t bytes_of_row, block_shape *shape)
+                           size_t bytes_of_token, block_shape *shape)
     {
-        cut_rows(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_row, shape);
+        cut_tokens(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_token, shape);
     }
 
     template <class CALL> static inline int64_t copying_slices(const CALL &)
@@ -349,7 +350,7 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
 {
     const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
     shape->lanes = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_lane), 1));
-    shape->couples_of_row = form.alone ? 0 : shape->lanes.divisor * of_lane;
+    shape->couples_of_token = form.alone ? 0 : shape->lanes.divisor * of_lane;
     shape->splits = form.splits;
 }
 
@@ -362,16 +363,16 @@ static inline size_t bytes_of_real(const trope_plan &plan)
 /* Returns the size of a token's coefficients in shared memory. */
 static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape &shape)
 {
-    return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
+    return shape.couples_of_token * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
 }
 
-static inline void plan_rows(const trope_plan &plan, block_shape *shape)
+static inline void plan_tokens(const trope_plan &plan, block_shape *shape)
 {
     memset(shape, 0, sizeof *shape);
-    shape->rows = plan.batch * plan.tokens;
-    shape->inner_rows = trope_inner_rows(&plan);
-    shape->two_dimensions = shape->rows > shape->inner_rows;
-    shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(std::max<int64_t>(shape->inner_rows, 1), INT32_MAX));
+    shape->tokens = plan.batch * plan.tokens;
+    shape->inner_tokens = trope_inner_tokens(&plan);
+    shape->two_dimensions = shape->tokens > shape->inner_tokens;
+    shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(std::max<int64_t>(shape->inner_tokens, 1), INT32_MAX));
     shape->batch_outermost = plan.batch_outermost != 0;
 }
 
@@ -380,37 +381,37 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
 {
     block_shape *const shape = &call->shape;
     block_launch l = {};
-    l.fits = elements_of_row(plan) <= INT32_MAX / 8;
+    l.fits = elements_of_token(plan) <= INT32_MAX / 8;
     if (!l.fits)
         return l;
     BLOCKS::begin(plan, form, call);
-    plan_rows(plan, shape);
+    plan_tokens(plan, shape);
     fill_cuda_plan(plan, &call->plan);
     shape->neighbours = find_neighbours(plan, form);
     plan_couples(plan, form, shape);
     uint32_t summing = 0, rotating = 0;
     const uint32_t together = plan_items<BLOCKS>(plan, form, call, &summing, &rotating);
-    const size_t bytes_of_row = bytes_of_couples(plan, *shape);
+    const size_t bytes_of_token = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
-    BLOCKS::cut(plan, form, *call, together, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
+    BLOCKS::cut(plan, form, *call, together, bytes_of_token + bytes_of_block_tokens(plan, 1), shape);
     plan_units(call);
     shape->is_simple = is_simple(plan, *call);
-    const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block,
-                   together_rows = form.walks ? 1 : rows;
+    const uint32_t tokens = shape->tokens_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block,
+                   tokens_at_once = form.walks ? 1 : tokens;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->summing_slices = (uint32_t)quotient_up(summing, items);
-    shape->second_at = rows * shape->couples_of_row;
-    shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
-    shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
-    l.shared_memory_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, together_rows * items, shape);
-    const int64_t blocks = quotient_up(shape->rows, rows),
+    shape->second_at = tokens * shape->couples_of_token;
+    shape->tokens_at = (uint32_t)quotient_up((int64_t)(tokens * bytes_of_token), 16) * 16;
+    shape->terms_at = shape->tokens_at + (uint32_t)quotient_up((int64_t)bytes_of_block_tokens(plan, tokens), 16) * 16;
+    l.shared_memory_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, tokens_at_once * items, shape);
+    const int64_t blocks = quotient_up(shape->tokens, tokens),
                   slices = quotient_up(shape->items, items) * BLOCKS::copying_slices(*call);
-    l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
-                : shape->is_uniform            ? dim3(lanes, items / lanes, together_rows)
-                                               : dim3(items, 1, together_rows);
-    shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
+    l.threads = shape->neighbours == NEAR_TOKENS ? dim3(tokens, items)
+                : shape->is_uniform              ? dim3(lanes, items / lanes, tokens_at_once)
+                                                 : dim3(items, 1, tokens_at_once);
+    shape->slices_first = slices > 1 && blocks <= MOST_GRID_Y && least_tokens(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
-    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && together_rows * items <= form.most &&
+    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_Y && tokens_at_once * items <= form.most &&
              l.shared_memory_bytes <= ASKED_SHARED_MEMORY;
     return l;
 }

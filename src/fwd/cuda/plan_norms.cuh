@@ -130,14 +130,15 @@ struct norm_blocks : rotation_blocks {
 
     /* A block that adds heads has all heads of a token. */
     static inline void cut(const trope_plan &plan, const block_form &form, const norm_call &call, uint32_t together,
-                           size_t bytes_of_row, block_shape *shape)
+                           size_t bytes_of_token, block_shape *shape)
     {
         const uint32_t together_items =
             shape->is_uniform ? call.segments[0].lanes.divisor : 32; /* so that no head is in two warps */
         if (!call.adds_heads)
-            return rotation_blocks::cut(plan, form, call, together, bytes_of_row, shape);
+            return rotation_blocks::cut(plan, form, call, together, bytes_of_token, shape);
         shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), together_items) * together_items;
-        shape->rows_of_block = std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_ROWS);
+        shape->tokens_of_block =
+            std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_TOKENS);
     }
 
     /* Returns the size of the sums of heads, for all tokens that the block processes at the same time. */
@@ -147,7 +148,7 @@ struct norm_blocks : rotation_blocks {
         for (int i = 0; i < plan.operand_count; i++)
             if (plan.operands[i].norm.is_given)
                 heads += (size_t)trope_heads_of_token(&plan.operands[i]);
-        return any_adds_heads(plan) ? (form.walks ? 1 : shape->rows_of_block) * TOKEN_ROOM(heads) * sizeof(float) : 0;
+        return any_adds_heads(plan) ? (form.walks ? 1 : shape->tokens_of_block) * TOKEN_ROOM(heads) * sizeof(float) : 0;
     }
 };
 
@@ -179,24 +180,26 @@ static inline block_form form_of_norms(const trope_plan &plan)
 /* Returns whether positions follow from tokens, angles come from phase steps, and there are no rare options. */
 static inline bool is_from_tokens_by_phase(const trope_plan &plan)
 {
-    return kind_of_rows(plan) == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE && rotates_plainly(plan);
+    return kind_of_positions(plan) == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE &&
+           rotates_plainly(plan);
 }
 
-/* Returns the kernel for a plan with the given form. ROWS_SEARCHED_GENERIC also takes calls of ROWS_SEARCHED whose
- * addresses are not simple. */
+/* Returns the kernel for a plan with the given form. POSITIONS_SEARCHED_GENERIC also takes calls of POSITIONS_SEARCHED
+ * whose addresses are not simple. */
 static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
                                                         const block_form &form)
 {
-    row_kind rows = kind_of_rows(plan);
+    position_kind positions = kind_of_positions(plan);
     if (!form.vectors)
         return &kernels.elements;
     const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
-    if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
-        rows = ROWS_SEARCHED_GENERIC;
-    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
+    if (positions == POSITIONS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
+        positions = POSITIONS_SEARCHED_GENERIC;
+    const bool is_fast = positions != POSITIONS_GENERIC && rotates_plainly(plan),
+               has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
     const trope_cuda_kernel *const best = usual_norm(plan).head->norm.is_after
                                               ? &kernels.after[!is_from_tokens_by_phase(plan)]
-                                          : is_fast ? &kernels.fast[rows][!has_phases]
+                                          : is_fast ? &kernels.fast[positions][!has_phases]
                                                     : &kernels.vectors;
     return best->function ? best : &kernels.vectors;
 }

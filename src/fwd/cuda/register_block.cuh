@@ -25,9 +25,11 @@ struct block_limit {
     int threads, blocks;
 };
 
-constexpr block_limit block_limits(int rows, bool is_wide)
+constexpr block_limit block_limits(int positions, bool is_wide)
 {
-    return is_wide ? block_limit{BLOCK_THREADS, 2} : rows == ROWS_ANY ? block_limit{320, 4} : block_limit{384, 4};
+    return is_wide                          ? block_limit{BLOCK_THREADS, 2}
+           : positions == POSITIONS_GENERIC ? block_limit{320, 4}
+                                            : block_limit{384, 4};
 }
 
 /* The capacity of the fast paths' parameters. Every kilobyte of parameters costs the host 0.1 to 0.3 us. */
@@ -69,32 +71,32 @@ template <typename STRIDE> struct block_segment {
     uint32_t accumulate;
 };
 
-/* The tokens and items of a call, and how they are cut. A block has rows_of_block tokens, and a slice of items_of_block
+/* The tokens and items of a call, and how they are cut. A block has tokens_of_block tokens, and a slice of items_of_block
  * of their items. */
 struct block_shape {
-    int64_t rows;
-    int64_t inner_rows;
-    trope_divisor inner;     /* a divisor for inner_rows, if it is below 2^31 */
+    int64_t tokens;
+    int64_t inner_tokens;
+    trope_divisor inner;     /* a divisor for inner_tokens, if it is below 2^31 */
     uint32_t two_dimensions; /* the outer dimension is larger than 1 */
-    uint32_t rows_of_block, items_of_block;
-    uint32_t items;             /* of a token */
-    uint32_t is_uniform;        /* all heads have the same number of lanes, so no thread divides */
-    uint32_t is_simple;         /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
-    uint32_t units;             /* of a token: its heads if uniform, otherwise its items */
-    uint32_t units_of_block;    /* of a token */
-    uint32_t any_is_intricate;  /* true if any segment is intricate */
-    uint32_t all_are_alike;     /* true if all segments with items are alike */
-    uint16_t segments;          /* the number of segments with items */
-    uint16_t rest;              /* the number of segments without items, which follow the others: REST in plan_blocks.cuh */
-    uint32_t rotating_slices;   /* the first slices, of items_of_block items each; later ones only copy */
-    uint32_t slices_first;      /* blocks of the same tokens are adjacent in the grid, and so run at the same time */
-    uint32_t batch_outermost;   /* outer is batch and inner is token; otherwise the reverse */
-    uint32_t neighbours;        /* the innermost dimension in memory: NEAR_... */
-    uint32_t couples_of_row;    /* the capacity of shared memory for each token */
-    trope_divisor lanes;        /* in the widest window */
-    uint32_t splits;            /* the second half of an item's pairs is this many lanes further: see block_form */
-    uint32_t second_at;         /* where the couples of second elements begin, counted in couples */
-    uint32_t rows_at, terms_at; /* where the positions and the terms of sums begin in shared memory, in bytes */
+    uint32_t tokens_of_block, items_of_block;
+    uint32_t items;            /* of a token */
+    uint32_t is_uniform;       /* all heads have the same number of lanes, so no thread divides */
+    uint32_t is_simple;        /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
+    uint32_t units;            /* of a token: its heads if uniform, otherwise its items */
+    uint32_t units_of_block;   /* of a token */
+    uint32_t any_is_intricate; /* true if any segment is intricate */
+    uint32_t all_are_alike;    /* true if all segments with items are alike */
+    uint16_t segments;         /* the number of segments with items */
+    uint16_t rest;             /* the number of segments without items, which follow the others: REST in plan_blocks.cuh */
+    uint32_t rotating_slices;  /* the first slices, of items_of_block items each; later ones only copy */
+    uint32_t slices_first;     /* blocks of the same tokens are adjacent in the grid, and so run at the same time */
+    uint32_t batch_outermost;  /* outer is batch and inner is token; otherwise the reverse */
+    uint32_t neighbours;       /* the innermost dimension in memory: NEAR_... */
+    uint32_t couples_of_token; /* the capacity of shared memory for each token */
+    trope_divisor lanes;       /* in the widest window */
+    uint32_t splits;           /* the second half of an item's pairs is this many lanes further: see block_form */
+    uint32_t second_at;        /* where the couples of second elements begin, counted in couples */
+    uint32_t tokens_at, terms_at; /* where the positions and the terms of sums begin in shared memory, in bytes */
     /* For sums: */
     uint32_t summing_slices; /* the first slices, which have items of sums */
     uint32_t slots, rounds;  /* the maximum of all operands, powers of two */
@@ -103,7 +105,7 @@ struct block_shape {
 };
 
 /* What consecutive threads have: consecutive lanes of a head, heads, or tokens. */
-enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };
+enum { NEAR_LANES, NEAR_HEADS, NEAR_TOKENS };
 
 template <typename OF_STRIDE, int SEGMENTS> struct block_call {
     typedef OF_STRIDE stride;
@@ -125,7 +127,7 @@ template <int PAIRS> struct alignas(64) phase_steps {
 /* ---- the work of a block ---- */
 
 /* The index of the block's group of tokens, and of its slice of their items. */
-__device__ __forceinline__ uint32_t block_of_rows(const block_shape &shape)
+__device__ __forceinline__ uint32_t block_of_tokens(const block_shape &shape)
 {
     return shape.slices_first ? blockIdx.y : blockIdx.x;
 }
@@ -135,22 +137,22 @@ __device__ __forceinline__ uint32_t slice_of_block(const block_shape &shape)
     return shape.slices_first ? blockIdx.x : blockIdx.y;
 }
 
-template <typename INDEX> __device__ __forceinline__ INDEX first_row_of_block(const block_shape &shape)
+template <typename INDEX> __device__ __forceinline__ INDEX first_token_of_block(const block_shape &shape)
 {
-    return (INDEX)block_of_rows(shape) * (INDEX)shape.rows_of_block;
+    return (INDEX)block_of_tokens(shape) * (INDEX)shape.tokens_of_block;
 }
 
 /* The last block may have fewer tokens than the others. */
-template <typename INDEX> __device__ __forceinline__ uint32_t count_rows(const block_shape &shape, INDEX first_row)
+template <typename INDEX> __device__ __forceinline__ uint32_t count_tokens(const block_shape &shape, INDEX first_token)
 {
-    return (uint32_t)min((INDEX)shape.rows_of_block, (INDEX)shape.rows - first_row);
+    return (uint32_t)min((INDEX)shape.tokens_of_block, (INDEX)shape.tokens - first_token);
 }
 
 /* ---- the work of a thread ---- */
 
 struct block_item {
     uint32_t segment, head, lane;
-    uint32_t row; /* its index in the block */
+    uint32_t in_block; /* its index in the block */
     bool present;
 };
 
@@ -169,15 +171,15 @@ enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_ANY };
 
 /* ANY_ORDER: the innermost dimension may also be heads or tokens. */
 template <bool ANY_ORDER, int ADDRESSES, class CALL>
-__device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows, uint32_t row)
+__device__ __forceinline__ block_item find_item(const CALL &call, uint32_t tokens, uint32_t in_block)
 {
     const block_shape &shape = call.shape;
     const bool is_uniform = ADDRESSES == ADDRESSES_SIMPLE || shape.is_uniform,
-               by_rows = ANY_ORDER && shape.neighbours == NEAR_ROWS;
+               by_tokens = ANY_ORDER && shape.neighbours == NEAR_TOKENS;
     const uint32_t unit =
-        slice_of_block(shape) * shape.units_of_block + (is_uniform || by_rows ? threadIdx.y : threadIdx.x);
+        slice_of_block(shape) * shape.units_of_block + (is_uniform || by_tokens ? threadIdx.y : threadIdx.x);
     block_item it;
-    it.row = by_rows ? threadIdx.x : row;
+    it.in_block = by_tokens ? threadIdx.x : in_block;
     it.segment = find_segment(call, unit);
     const auto &s = call.segments[it.segment];
     const uint32_t of_segment = unit - call.first_unit[it.segment];
@@ -191,14 +193,14 @@ __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows,
         it.head = trope_divide(&s.lanes, of_segment);
         it.lane = of_segment - it.head * s.lanes.divisor;
     }
-    it.present = it.row < rows && unit < shape.units;
+    it.present = it.in_block < tokens && unit < shape.units;
     if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate)
         it.present = it.present && it.head < s.places && it.lane < s.working;
     return it;
 }
 
 /* A token of the call. INDEX may be int32_t if there are fewer than 2^31 tokens. */
-template <typename INDEX> struct block_row {
+template <typename INDEX> struct block_token {
     INDEX outer, inner;
 
     /* (These are products because the compiler would turn a condition into two copies of the kernel.) */
@@ -207,37 +209,37 @@ template <typename INDEX> struct block_row {
         return inner + (outer - inner) * (INDEX)shape.batch_outermost;
     }
 
-    __device__ __forceinline__ int64_t token(const block_shape &shape) const
+    __device__ __forceinline__ int64_t index(const block_shape &shape) const
     {
         return outer + (inner - outer) * (INDEX)shape.batch_outermost;
     }
 };
 
 template <int ADDRESSES, typename INDEX>
-__device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
+__device__ __forceinline__ block_token<INDEX> find_token(const block_shape &shape, INDEX number)
 {
-    block_row<INDEX> row = {0, number};
+    block_token<INDEX> token = {0, number};
     if (ADDRESSES != ADDRESSES_ANY)
-        return row;
+        return token;
     /* (It divides even if there is only one outer entry. Otherwise the compiler would load the divisor under a
      * condition, and wait for it together with the data.) */
-    if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
-        row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
+    if (sizeof(INDEX) == 4 || shape.tokens <= INT32_MAX)
+        token.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
     else
-        row.outer = (INDEX)(number / shape.inner_rows);
-    row.inner = (INDEX)(number - row.outer * (INDEX)shape.inner_rows);
-    return row;
+        token.outer = (INDEX)(number / shape.inner_tokens);
+    token.inner = (INDEX)(number - token.outer * (INDEX)shape.inner_tokens);
+    return token;
 }
 
 /* Returns the address of an item's first vector. */
 template <int ADDRESSES, typename STRIDE, typename INDEX>
 __device__ __forceinline__ char *find_address(const block_shape &shape, const block_segment<STRIDE> &s,
-                                              const block_tensor<STRIDE> &t, const block_row<INDEX> &row, uint32_t head,
+                                              const block_tensor<STRIDE> &t, const block_token<INDEX> &token, uint32_t head,
                                               uint32_t lane)
 {
-    char *p = t.base + (int64_t)row.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
+    char *p = t.base + (int64_t)token.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
     if (ADDRESSES == ADDRESSES_ANY && shape.two_dimensions)
-        p += (int64_t)row.outer * t.outer;
+        p += (int64_t)token.outer * t.outer;
     if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);
         p += (int64_t)(int32_t)group * t.group;

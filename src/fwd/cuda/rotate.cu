@@ -29,7 +29,7 @@ static bool has_freq_vectors(const trope_plan &plan)
 /* Returns whether all pairs of each lane have the same axis. */
 static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 {
-    if (!axis_bits_of_rows(plan))
+    if (!axis_bits_of_tokens(plan))
         return true;
     for (int pair = 0; pair < plan.pairs; pair++)
         if (trope_pair_plane(&plan, pair) != trope_pair_plane(&plan, pair - pair % pairs_of_lane))
@@ -43,12 +43,13 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 
 /* Returns whether the kernel whose threads share nothing can run the plan. (It has no barrier, so it cannot rearrange
  * pairs in place.) */
-static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
+static bool rotates_alone(const trope_plan &plan, position_kind positions, int pairs_of_lane)
 {
-    const bool has_freqs_of_tokens = rows == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
+    const bool has_freqs_of_tokens = positions == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
     const int64_t heads = rotating_heads(plan), most = has_freqs_of_tokens ? FEW_HEADS : 1;
     return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) &&
-           (rows == ROWS_FROM_TOKENS || rows == ROWS_READ) && lanes_have_one_axis(plan, pairs_of_lane) &&
+           (positions == POSITIONS_FROM_TOKENS || positions == POSITIONS_READ) &&
+           lanes_have_one_axis(plan, pairs_of_lane) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }
 
@@ -56,28 +57,28 @@ static rotation_choice choose(const trope_plan &plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
-    row_kind rows = kind_of_rows(plan);
+    position_kind positions = kind_of_positions(plan);
     rotation_choice choice = {&kernels->elements, form_of(plan, can_be_vectors(plan))};
     block_form &form = choice.form;
     if (!form.vectors)
         return choice;
-    if (rotates_alone(plan, rows, form.pairs_of_lane)) {
+    if (rotates_alone(plan, positions, form.pairs_of_lane)) {
         form.alone = true;
         form.most = ALONE_THREADS;
         form.splits = false;
         choice.kernel = &kernels->alone;
         return choice;
     }
-    if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
-        rows = ROWS_ANY;
-    else if (rows == ROWS_SEARCHED && !addresses_are_simple(plan))
-        rows = ROWS_SEARCHED_GENERIC;
-    form.most = (uint32_t)block_limits(rows, false).threads;
+    if ((positions != POSITIONS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
+        positions = POSITIONS_GENERIC;
+    else if (positions == POSITIONS_SEARCHED && !addresses_are_simple(plan))
+        positions = POSITIONS_SEARCHED_GENERIC;
+    form.most = (uint32_t)block_limits(positions, false).threads;
     form.threads = SMALL_THREADS;
-    form.searches_long = rows == ROWS_SEARCHED_GENERIC;
+    form.searches_long = positions == POSITIONS_SEARCHED_GENERIC;
     /* (Heads that are rearranged in place must not be cut, and have a power of two of items.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
-    choice.kernel = rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table];
+    choice.kernel = positions == POSITIONS_GENERIC ? &kernels->vectors : &kernels->fast[positions][has_table];
     return choice;
 }
 

@@ -12,14 +12,14 @@ template <class R> __device__ __forceinline__ void fill_rest(const typename R::c
     const block_shape &shape = call.shape;
     const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
     const uint32_t thread =
-        !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
+        !R::VECTORS && shape.neighbours == NEAR_TOKENS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
     job->v.fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
     for (job->item.segment = shape.segments; job->item.segment < (uint32_t)shape.segments + shape.rest;
          job->item.segment++) {
         const typename R::segment &s = job->segment(call);
         const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
-        const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
+        const uint32_t end = action == TROPE_TOKEN_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
 #pragma unroll 1
         for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
              i += blocks * shape.items_of_block) {
@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    lane_job<R> job(call, first_row, rows, threadIdx.z);
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    lane_job<R> job(call, first_token, tokens, threadIdx.z);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
-    const int32_t action = action_of_row<R>(call, job.item.row);
+        call, steps, first_token, tokens, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
+    const int32_t action = action_of_token<R>(call, job.item.in_block);
     if (!job.item.present || !job.is_usual(call, action, own)) {
         if (job.item.present)
             job.finish(call, action, own);
@@ -50,10 +50,11 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     } else {
         job.template rotate_usually<false>(call);
     }
-    if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
+    if (may_search(R::POSITIONS) && is_filled(action, false) && job.item.in_block < tokens)
         fill_rest<R>(call, action, &job);
-    if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_position_source<R::ROWS>(call.plan.plan.position_source), call.plan.plan.status);
+    if (may_search(R::POSITIONS))
+        check_sequences<R::WIDE>(known_position_source<R::POSITIONS>(call.plan.plan.position_source),
+                                 call.plan.plan.status);
 }
 
 #endif

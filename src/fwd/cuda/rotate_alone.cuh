@@ -6,7 +6,7 @@
 
 #include "fwd/cuda/item_job.cuh"
 
-template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY, ANGLES_ANY, false> {
+template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, POSITIONS_GENERIC, ANGLES_ANY, false> {
     static constexpr bool PLAIN = true;
     static constexpr uint32_t STEPS = USUAL_PAIRS;
     typedef phase_steps<STEPS> steps;
@@ -100,14 +100,15 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
 {
     const block_shape &shape = call.shape;
     const cuda_plan &p = call.plan;
-    const int32_t first_row = (int32_t)block_of_rows(shape) * (int32_t)shape.rows_of_block;
-    const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
-    lane_job<R> job(call, first_row, rows, threadIdx.z);
+    const int32_t first_token = (int32_t)block_of_tokens(shape) * (int32_t)shape.tokens_of_block;
+    const uint32_t tokens = (uint32_t)min((int32_t)shape.tokens_of_block, (int32_t)shape.tokens - first_token);
+    lane_job<R> job(call, first_token, tokens, threadIdx.z);
     const bool rotates = job.item.present && job.segment(call).rotates,
                has_phases = p.plan.angles.source == TROPE_ANGLES_PHASE, is_early = has_phases || p.from_tokens;
     const uint32_t lane = rotates ? job.item.lane : 0;
-    const block_row<int32_t> row = find_row<R::ADDRESSES, int32_t>(shape, first_row + (int32_t)min(job.item.row, rows - 1));
-    const int64_t batch = row.batch(shape), token = row.token(shape);
+    const block_token<int32_t> at =
+        find_token<R::ADDRESSES, int32_t>(shape, first_token + (int32_t)min(job.item.in_block, tokens - 1));
+    const int64_t batch = at.batch(shape), token = at.index(shape);
     int64_t position = p.positions.of((uint32_t)token);
     lone_angles<R> angles = {};
     raw_index index = {0, 0};
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
     if (rotates)
         rotate_alone<R>(call, position, angles, &job);
     else if (job.item.present)
-        job.finish(call, TROPE_ROW_ROTATE, false);
+        job.finish(call, TROPE_TOKEN_ROTATE, false);
 }
 
 #endif

@@ -105,7 +105,7 @@ static inline bool strides_of_ids_are_usual(const trope_position_source &s)
 }
 
 /* Returns whether the tokens and positions of a plan fit into the 32 bits of vector kernels. */
-static inline bool rows_are_usual(const trope_plan &plan)
+static inline bool tokens_are_narrow(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
            strides_of_ids_are_usual(plan.position_source) &&
@@ -133,7 +133,7 @@ static inline bool can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
-    bool fits = rows_are_usual(plan);
+    bool fits = tokens_are_narrow(plan);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         segments += cut_head(plan, o, runs);
@@ -147,9 +147,9 @@ static inline bool can_be_vectors(const trope_plan &plan)
  * and dst differ in pairing, it must not copy padding, because copied elements keep their places.) */
 static inline bool rotates_plainly(const trope_plan &plan)
 {
-    bool plain =
-        plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-        (plan.interleaved_src == plan.interleaved_dst || trope_action_of_padding(&plan.position_source) != TROPE_ROW_COPY);
+    bool plain = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+                 (plan.interleaved_src == plan.interleaved_dst ||
+                  trope_action_of_padding(&plan.position_source) != TROPE_TOKEN_COPY);
     for (int i = 0; i < plan.operand_count; i++)
         plain = plain && !plan.operands[i].accumulate;
     return plain;

@@ -6,33 +6,41 @@
 #include "varlen/cuda/search.cuh"
 #include "varlen/token.h"
 
-/* How a kernel finds the positions of tokens. ROWS_SEARCHED supports only cu_seqlens in one int32 array on one rank, so its
- * kernels need fewer registers and instructions than the kernels of ROWS_SEARCHED_GENERIC. Packed sequences with ids use
- * ROWS_ANY. */
-enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_SEARCHED_GENERIC, ROWS_ANY };
+/* How a kernel finds the positions of tokens. POSITIONS_SEARCHED supports only cu_seqlens in one int32 array on one
+ * rank, so its kernels need fewer registers and instructions than the kernels of POSITIONS_SEARCHED_GENERIC. Packed
+ * sequences with ids use POSITIONS_GENERIC. */
+enum position_kind {
+    POSITIONS_FROM_TOKENS,
+    POSITIONS_READ,
+    POSITIONS_SEARCHED,
+    POSITIONS_SEARCHED_GENERIC,
+    POSITIONS_GENERIC
+};
 
-__host__ __device__ constexpr bool may_search(int rows)
+__host__ __device__ constexpr bool may_search(int positions)
 {
-    return rows >= ROWS_SEARCHED;
+    return positions >= POSITIONS_SEARCHED;
 }
 
 /* Whether the tokens belong to packed sequences, so that some of them may be padding. */
-template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_plan &plan)
+template <int POSITIONS> __device__ __forceinline__ bool have_actions(const trope_plan &plan)
 {
-    return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.position_source.boundaries);
+    return POSITIONS == POSITIONS_SEARCHED || POSITIONS == POSITIONS_SEARCHED_GENERIC ||
+           (POSITIONS == POSITIONS_GENERIC && plan.position_source.boundaries);
 }
 
-/* Whether ROWS_SEARCHED supports the sequences of a packed call. */
+/* Whether POSITIONS_SEARCHED supports the sequences of a packed call. */
 static inline bool search_is_usual(const trope_position_source &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
 }
 
-/* Returns a copy of s. For ROWS_SEARCHED, the fields that are the same in all its calls become constants. */
-template <int ROWS> __device__ __forceinline__ trope_position_source known_position_source(const trope_position_source &s)
+/* Returns a copy of s. For POSITIONS_SEARCHED, the fields that are the same in all its calls become constants. */
+template <int POSITIONS>
+__device__ __forceinline__ trope_position_source known_position_source(const trope_position_source &s)
 {
     trope_position_source known = s;
-    if (ROWS == ROWS_SEARCHED) {
+    if (POSITIONS == POSITIONS_SEARCHED) {
         known.unpadded = s.boundaries;
         known.boundaries_64 = 0;
         known.starts = known.ids = NULL;
@@ -46,21 +54,22 @@ template <int ROWS> __device__ __forceinline__ trope_position_source known_posit
  * sequence is invalid, only the elements that would be rotated are filled. */
 __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 {
-    return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
+    return action == TROPE_TOKEN_ZERO || action == TROPE_TOKEN_POISON || (action == TROPE_TOKEN_INVALID && rotates);
 }
 
 /* The tokens of a block, in shared memory. POSITION is int64_t, or int32_t where 32 bits suffice. */
-template <typename POSITION> struct block_rows {
+template <typename POSITION> struct block_tokens {
     int2 *bounds;       /* packed calls: two for each token, where its sequence is stored and its bounds in cu_seqlens */
     POSITION *position; /* 2^axis_bits for each token. With a table: a row of the table, or NO_POSITION, which gives NaN */
-    int32_t *action;    /* packed calls: IS_... bits before decide_rows, TROPE_ROW_... after it */
+    int32_t *action;    /* packed calls: IS_... bits before decide_actions, TROPE_TOKEN_... after it */
     uint32_t axis_bits;
 
-    __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, bool is_packed, uint32_t axis_bits_of_rows)
-        : bounds((int2 *)at), position((POSITION *)(bounds + (is_packed ? 2 * rows_of_block : 0))),
-          axis_bits(axis_bits_of_rows)
+    __device__ __forceinline__ block_tokens(char *at, uint32_t tokens_of_block, bool is_packed,
+                                            uint32_t axis_bits_of_tokens)
+        : bounds((int2 *)at), position((POSITION *)(bounds + (is_packed ? 2 * tokens_of_block : 0))),
+          axis_bits(axis_bits_of_tokens)
     {
-        action = (int32_t *)(position + (rows_of_block << axis_bits));
+        action = (int32_t *)(position + (tokens_of_block << axis_bits));
     }
 };
 
@@ -68,16 +77,16 @@ template <typename POSITION> struct block_rows {
 #define NO_POSITION (-1)
 
 /* Without ids, all axes have the same positions, so one position for each token suffices. */
-static inline uint32_t axis_bits_of_rows(const trope_plan &plan)
+static inline uint32_t axis_bits_of_tokens(const trope_plan &plan)
 {
     static_assert(TROPE_MAX_AXES == 4, "axis_bits_of_rows");
     return plan.position_source.ids && plan.pair_axes > 1 ? 2 : 0;
 }
 
-static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
+static inline size_t bytes_of_block_tokens(const trope_plan &plan, uint32_t tokens)
 {
     const size_t of_packed = plan.position_source.boundaries ? 2 * sizeof(int2) + sizeof(int32_t) : 0;
-    return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + of_packed);
+    return tokens * ((sizeof(int64_t) << axis_bits_of_tokens(plan)) + of_packed);
 }
 
 /* Returns the position from which coefficients are computed. With a table (only if ANY_TABLE), the call's policy for
@@ -152,7 +161,7 @@ struct packed_token {
     int64_t position; /* unused if the call has ids */
     bool is_padding;
     bool is_valid;        /* the token is in no sequence, or its sequence was checked in 64 bits */
-    narrow_bounds bounds; /* otherwise decide_rows checks these bounds */
+    narrow_bounds bounds; /* otherwise decide_actions checks these bounds */
 };
 
 /* One thread searches for one token in 64 bits. Not inline, because few calls need it. */
@@ -170,31 +179,31 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
 
 /* Issues the first loads of a warp's search. WIDE says that the kernel also takes calls for which 32 bits may not
  * suffice; such calls load nothing here. */
-template <int ROWS, bool WIDE>
+template <int POSITIONS, bool WIDE>
 __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, bool is_wanted)
 {
-    const trope_position_source s = known_position_source<ROWS>(plan.position_source);
+    const trope_position_source s = known_position_source<POSITIONS>(plan.position_source);
     boundary_round round;
-    round.begin(s, is_wanted && (ROWS != ROWS_ANY || s.boundaries) && !(WIDE && is_wide_search(s)));
+    round.begin(s, is_wanted && (POSITIONS != POSITIONS_GENERIC || s.boundaries) && !(WIDE && is_wide_search(s)));
     return round;
 }
 
 /* Reads the positions of the block's tokens: ids, or positions in batch entries. In each iteration, a thread takes one
  * axis of one token. Returns whether any position is missing from the table. */
 template <bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
-                                          uint32_t thread, uint32_t threads, LOCATE locate)
+__device__ __forceinline__ bool read_positions(const trope_plan &plan, uint32_t count, const block_tokens<POSITION> &tokens,
+                                               uint32_t thread, uint32_t threads, LOCATE locate)
 {
     const trope_position_source &s = plan.position_source;
     bool any_is_missing = false;
 #pragma unroll 1
-    for (uint32_t i = thread; i < count << rows.axis_bits; i += threads) {
-        const uint32_t row = i >> rows.axis_bits;
-        const int axis = (int)(i - (row << rows.axis_bits));
+    for (uint32_t i = thread; i < count << tokens.axis_bits; i += threads) {
+        const uint32_t in_block = i >> tokens.axis_bits;
+        const int axis = (int)(i - (in_block << tokens.axis_bits));
         if (axis >= plan.pair_axes)
             continue;
         int64_t batch, token, position;
-        locate(row, &batch, &token);
+        locate(in_block, &batch, &token);
         if (s.ids) {
             position = trope_load_id(&s, batch, token, axis);
         } else {
@@ -203,65 +212,66 @@ __device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count
         }
         position = finish_position<ANY_TABLE>(plan, plan.used_axes >> axis & 1, position);
         any_is_missing = any_is_missing || is_missing<ANY_TABLE>(plan, position);
-        rows.position[i] = (POSITION)position;
+        tokens.position[i] = (POSITION)position;
     }
     return any_is_missing;
 }
 
-#define MOST_SEARCHED_ROWS 32 /* one token for each thread of the warp that searches */
+#define MOST_SEARCHED_TOKENS 32 /* one token for each thread of the warp that searches */
 
 /* Finds the positions of the tokens of a packed call. Only the first warp of the block calls this, and the other warps
- * wait for it. So all other decisions about tokens come later, in decide_rows. */
-template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int64_t first_token,
-                                            uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
+ * wait for it. So all other decisions about tokens come later, in decide_actions. */
+template <int POSITIONS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
+__device__ __forceinline__ void search_positions(const trope_plan &plan, const boundary_round &round, int64_t first_token,
+                                                 uint32_t count, const block_tokens<POSITION> &tokens, LOCATE locate)
 {
-    const trope_position_source s = known_position_source<ROWS>(plan.position_source);
-    const uint32_t row = thread_of_warp();
-    const bool has_ids = ROWS == ROWS_ANY && plan.position_source.ids;
+    const trope_position_source s = known_position_source<POSITIONS>(plan.position_source);
+    const uint32_t in_block = thread_of_warp();
+    const bool has_ids = POSITIONS == POSITIONS_GENERIC && plan.position_source.ids;
     const auto take = [&](const packed_token &token) {
         if (!has_ids)
-            rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, true, token.position);
-        rows.bounds[2 * row] = {token.bounds.begin, token.bounds.end};
-        rows.bounds[2 * row + 1] = {token.bounds.unpadded_begin, token.bounds.unpadded_end};
-        rows.action[row] = (token.is_padding ? IS_PADDING : 0) | (token.is_valid ? IS_VALID : 0);
+            tokens.position[in_block] = (POSITION)finish_position<ANY_TABLE>(plan, true, token.position);
+        tokens.bounds[2 * in_block] = {token.bounds.begin, token.bounds.end};
+        tokens.bounds[2 * in_block + 1] = {token.bounds.unpadded_begin, token.bounds.unpadded_end};
+        tokens.action[in_block] = (token.is_padding ? IS_PADDING : 0) | (token.is_valid ? IS_VALID : 0);
     };
     if (!WIDE || !is_wide_search(s))
-        search_boundaries(s, round, (int32_t)first_token, (int32_t)count, (int32_t)row, [&](const found_bounds &found) {
-            const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds, found.start);
-            const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first_token + (int32_t)row);
-            take({s.starts ? trope_add_position(span.first, index) : span.first + index,
-                  (bool)narrow_is_padding(&span, index), (bool)narrow_is_gap(&s, found.before), found.bounds});
-        });
-    else if (row < count)
-        take(find_wide_token(plan, first_token + row));
+        search_boundaries(
+            s, round, (int32_t)first_token, (int32_t)count, (int32_t)in_block, [&](const found_bounds &found) {
+                const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds, found.start);
+                const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first_token + (int32_t)in_block);
+                take({s.starts ? trope_add_position(span.first, index) : span.first + index,
+                      (bool)narrow_is_padding(&span, index), (bool)narrow_is_gap(&s, found.before), found.bounds});
+            });
+    else if (in_block < count)
+        take(find_wide_token(plan, first_token + in_block));
     if (has_ids)
-        read_rows<ANY_TABLE>(plan, count, rows, row, 32, locate);
+        read_positions<ANY_TABLE>(plan, count, tokens, in_block, 32, locate);
 }
 
-/* Decides the action of each token (TROPE_ROW_...) and reports errors. A warp calls this after a barrier. `threads` is the
- * number of threads of that warp, and `of_padding` is the action for padding. */
-template <int ROWS, bool ANY_TABLE, typename POSITION>
-__device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_padding, uint32_t count,
-                                            const block_rows<POSITION> &rows, uint32_t threads)
+/* Decides the action of each token (TROPE_TOKEN_...) and reports errors. A warp calls this after a barrier. `threads` is
+ * the number of threads of that warp, and `of_padding` is the action for padding. */
+template <int POSITIONS, bool ANY_TABLE, typename POSITION>
+__device__ __forceinline__ void decide_actions(const trope_plan &plan, int32_t of_padding, uint32_t count,
+                                               const block_tokens<POSITION> &tokens, uint32_t threads)
 {
-    const trope_position_source s = known_position_source<ROWS>(plan.position_source);
+    const trope_position_source s = known_position_source<POSITIONS>(plan.position_source);
     int32_t status = 0;
 #pragma unroll 1
-    for (uint32_t row = thread_of_warp(); row < count; row += threads) {
-        const int2 stored = rows.bounds[2 * row], unpadded = rows.bounds[2 * row + 1];
-        const int32_t state = rows.action[row];
+    for (uint32_t in_block = thread_of_warp(); in_block < count; in_block += threads) {
+        const int2 stored = tokens.bounds[2 * in_block], unpadded = tokens.bounds[2 * in_block + 1];
+        const int32_t state = tokens.action[in_block];
         const bool is_padding = state & IS_PADDING,
                    is_valid = state & IS_VALID ||
                               narrow_check_bounds(&s, {stored.x, stored.y, unpadded.x, unpadded.y}) == TROPE_BOUNDS_VALID;
-        const int32_t action = !is_valid ? TROPE_ROW_INVALID : is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
-        status |= is_padding && of_padding == TROPE_ROW_POISON ? TROPE_STATUS_PADDING : 0;
+        const int32_t action = !is_valid ? TROPE_TOKEN_INVALID : is_padding ? of_padding : (int32_t)TROPE_TOKEN_ROTATE;
+        status |= is_padding && of_padding == TROPE_TOKEN_POISON ? TROPE_STATUS_PADDING : 0;
 #pragma unroll 1
-        for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.pair_axes : 1); axis++)
-            if (action == TROPE_ROW_ROTATE &&
-                is_missing<ANY_TABLE>(plan, rows.position[(row << rows.axis_bits) + (uint32_t)axis]))
+        for (int axis = 0; axis < (POSITIONS == POSITIONS_GENERIC && tokens.axis_bits ? plan.pair_axes : 1); axis++)
+            if (action == TROPE_TOKEN_ROTATE &&
+                is_missing<ANY_TABLE>(plan, tokens.position[(in_block << tokens.axis_bits) + (uint32_t)axis]))
                 status |= TROPE_STATUS_POSITION;
-        rows.action[row] = action;
+        tokens.action[in_block] = action;
     }
     report(plan, status);
 }
