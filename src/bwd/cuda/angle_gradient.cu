@@ -109,7 +109,7 @@ static void launch_all(const gradient_call &g, bool vectors, size_t shared_memor
         launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* no items: writes zeros */
     launch_pass(g, vectors, shared_memory_bytes, l);
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
-        launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
+        launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->column_threads, *s);
     else if (g.mode == GRADIENT_SEQUENCES && g.shape.tokens > 0)
         launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS / s->row_warps, *s);
     else if (g.mode == GRADIENT_SORTED && g.shape.tokens > 0)

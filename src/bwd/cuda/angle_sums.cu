@@ -28,29 +28,30 @@ template <typename LOAD> __device__ __forceinline__ double add_together(double s
  * threads. */
 static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    __shared__ double lanes[WIDE_THREADS];
+    __shared__ double partial[WIDE_THREADS];
     take_turn();
-    const uint32_t of_block = WIDE_THREADS / s.lanes, columns = columns_of(s.plan);
+    const uint32_t of_block = WIDE_THREADS / s.column_threads, columns = columns_of(s.plan);
     const int64_t at = (int64_t)blockIdx.x * of_block + threadIdx.x % of_block, token = at / columns;
     double sum = 0;
-    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.lanes * LOADED_TOGETHER)
+    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.column_threads * LOADED_TOGETHER)
         sum = add_together(sum, [&](uint32_t i) {
-            const int64_t of_lane = row + i * s.lanes;
-            return of_lane < s.rows && at < s.width ? __ldcs(s.sums + of_lane * s.row_stride + at * s.column_stride) : 0;
+            const int64_t of_thread = row + i * s.column_threads;
+            return of_thread < s.rows && at < s.width ? __ldcs(s.sums + of_thread * s.row_stride + at * s.column_stride)
+                                                      : 0;
         });
-    lanes[threadIdx.x] = sum;
+    partial[threadIdx.x] = sum;
     for (uint32_t half = WIDE_THREADS / 2; half >= of_block; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half)
-            lanes[threadIdx.x] += lanes[threadIdx.x + half];
+            partial[threadIdx.x] += partial[threadIdx.x + half];
     }
     if (threadIdx.x >= of_block || at >= s.width)
         return;
     if (s.plan.d_inv_freq)
-        s.plan.d_inv_freq[at] = signed_sum(s.plan, lanes[threadIdx.x]);
+        s.plan.d_inv_freq[at] = signed_sum(s.plan, partial[threadIdx.x]);
     else /* the row of d_freqs; if it has only one, the position does not matter */
         angle_column(s.plan, (uint32_t)(at - token * columns))
-            .store(0, trope_dense_position(&s.plan.position_source, token), lanes[threadIdx.x]);
+            .store(0, trope_dense_position(&s.plan.position_source, token), partial[threadIdx.x]);
 }
 
 /* ---- units of packed sequences ---- */

@@ -24,9 +24,9 @@ template <class R> struct cell_element {
     __device__ __forceinline__ void find(const norm_gradient_call &call, uint32_t e)
     {
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,
-                       lane = (vector - of_run) / 2 + of_run - which * call.join;
+                       in_head = (vector - of_run) / 2 + of_run - which * call.join;
         element = found_here(e);
-        terms_at = found_here((which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + lane * call.terms_of_lane);
+        terms_at = found_here((which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + in_head * call.terms_of_item);
     }
 
     /* Stores the sum of each operand for this element. */

@@ -11,7 +11,7 @@
 
 /* A thread's place in a block: a unit, and a slot and a lane of it. */
 struct unit_thread {
-    uint32_t unit, slot, lane;
+    uint32_t unit, slot, in_head;
     block_token<int32_t> token; /* the token in the unit's first batch entry */
     uint32_t heads;             /* heads of the unit; 0 if the thread has no unit */
 
@@ -19,8 +19,8 @@ struct unit_thread {
     {
         unit = trope_divide(&call.unit_threads, threadIdx.x);
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
-        slot = in_unit >> call.lane_bits;
-        lane = in_unit & ((1u << call.lane_bits) - 1);
+        slot = in_unit >> call.item_bits;
+        in_head = in_unit & ((1u << call.item_bits) - 1);
         token = find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
         token.outer *= (int32_t)call.entries;
         heads = unit < units ? min(call.entries, call.batch - (uint32_t)token.outer) * call.heads_of_entry.divisor : 0;
@@ -28,16 +28,16 @@ struct unit_thread {
 };
 
 /* The thread's lane of one head in the unit's list. */
-template <class CALL> struct listed_lane {
+template <class CALL> struct listed_item {
     typedef typename CALL::stride stride;
 
     const CALL &call;
     block_token<int32_t> token;
-    uint32_t window, head, lane;
+    uint32_t window, head, in_head;
     bool present;
 
-    __device__ __forceinline__ listed_lane(const CALL &of, const unit_thread &thread, uint32_t number)
-        : call(of), token(thread.token), window(0), head(number), lane(thread.lane), present(number < thread.heads)
+    __device__ __forceinline__ listed_item(const CALL &of, const unit_thread &thread, uint32_t number)
+        : call(of), token(thread.token), window(0), head(number), in_head(thread.in_head), present(number < thread.heads)
     {
         if (call.entries > 1) {
             const uint32_t entry = trope_divide(&call.heads_of_entry, number);
@@ -73,9 +73,9 @@ template <class CALL> struct listed_lane {
     /* Returns the offset of a piece in its head. */
     __device__ __forceinline__ int64_t offset(const block_tensor<stride> &t, uint32_t piece) const
     {
-        const int64_t of_piece = (int64_t)(int32_t)piece * t.lane;
+        const int64_t of_piece = (int64_t)(int32_t)piece * t.item;
         return segment().is_intricate
-                   ? of_piece + part_of_pair((int32_t)segment().part_lanes, (int32_t)piece) * (int64_t)t.part
+                   ? of_piece + part_of_pair((int32_t)segment().part_items, (int32_t)piece) * (int64_t)t.part
                    : of_piece;
     }
 };
@@ -83,15 +83,15 @@ template <class CALL> struct listed_lane {
 /* ---- a lane ---- */
 
 /* The pairs of a lane: two vectors, or the same number of pairs whose elements may be anywhere. */
-template <int DTYPE, bool VECTORS> struct gradient_lane {
-    typedef lane_pair<DTYPE, VECTORS> piece;
+template <int DTYPE, bool VECTORS> struct gradient_item {
+    typedef item_pairs<DTYPE, VECTORS> piece;
     typedef typename elements<DTYPE>::real real;
     static constexpr int PAIRS = 16 / sizeof(typename elements<DTYPE>::type), OF_PIECE = piece::WIDTH,
                          PIECES = PAIRS / OF_PIECE;
 
     piece of[PIECES];
 
-    /* Idle threads load a dummy address, as in lane_job. */
+    /* Idle threads load a dummy address, as in item_job. */
     template <class PLACE>
     static __device__ __forceinline__ const char *find(const PLACE &at, const block_tensor<typename PLACE::stride> &t,
                                                        const char *head, uint32_t piece)
@@ -105,7 +105,7 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         const char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const char *const from = find(at, t, head, at.lane * PIECES + i);
+            const char *const from = find(at, t, head, at.in_head * PIECES + i);
             of[i].load(from, from + t.second);
         }
     }
@@ -116,7 +116,7 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const uint32_t number = at.lane * PIECES + i;
+            const uint32_t number = at.in_head * PIECES + i;
             char *const to = head + at.offset(t, number);
             if (VECTORS || at.has(number))
                 of[i].store(to, to + t.second);
@@ -171,7 +171,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr bool VECTORS = OF_VECTORS, PLAIN = false;
     static constexpr int ADDRESSES = ADDRESSES_ANY;
     typedef typename elements<OF_DTYPE>::real real;
-    typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
+    typedef gradient_item<OF_DTYPE, OF_VECTORS> data;
     static constexpr bool WIDE = !OF_VECTORS;
     typedef int32_t index;
     typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
@@ -180,7 +180,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     typedef phase_steps<STEPS> steps;
     /* In the vector kernel, each pair has one angle, so both elements of a pair add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
-    static constexpr int PAIRS = lane::PAIRS;
+    static constexpr int PAIRS = data::PAIRS;
     /* Maximum number of threads of a block, and minimum number of blocks that a multiprocessor holds. (Loading two heads
      * at a time in each thread is slower, and so are fewer blocks.) */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 6 : 2;
@@ -189,7 +189,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
 /* ---- a head ---- */
 
 /* The address of the thread's lane in the current head, for the vector kernel. */
-struct stepping_lane {
+struct stepping_item {
     char *at;
     int32_t second, head; /* bytes to the second vector, and to the next head */
 
@@ -197,8 +197,8 @@ struct stepping_lane {
     template <class PLACE>
     __device__ __forceinline__ void find(const PLACE &place, const block_tensor<typename PLACE::stride> &t)
     {
-        const bool is_there = place.has(place.lane);
-        at = found_here(is_there ? place.head_of(t) + place.offset(t, place.lane) : t.base);
+        const bool is_there = place.has(place.in_head);
+        at = found_here(is_there ? place.head_of(t) + place.offset(t, place.in_head) : t.base);
         second = t.second;
         head = is_there ? t.head : 0;
     }
@@ -217,7 +217,7 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     const trope_plan &plan = call.plan.plan;
     const trope_plan_norm &n = call.norm[window];
     const block_segment<int64_t> &s = call.segment[window];
-    const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), interleaved = plan.interleaved_forward_src;
+    const int32_t pairs = (int32_t)(s.working * R::data::OF_PIECE), interleaved = plan.interleaved_forward_src;
     const int32_t e = which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
                             : trope_first_of_pair(interleaved, plan.parts, pairs, pair);
     const typename R::real rstd = ((const typename R::real *)n.rstd)[n.is_token ? token : token * s.heads + head];
@@ -230,13 +230,13 @@ template <class R>
 static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
 find_du(const wide_gradient &call, uint32_t window, int64_t token, uint32_t head, int32_t pair,
         const typename pair_types<R::DTYPE>::pair &x, const typename pair_types<R::DTYPE>::pair &dy,
-        const lane_coefficients<R> &c, int i)
+        const item_coefficients<R> &c, int i)
 {
     typedef typename R::real real;
     const trope_plan &plan = call.plan.plan;
     const trope_plan_norm &n = call.norm[window];
     const block_segment<int64_t> &s = call.segment[window];
-    const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), at = call.window_at[window];
+    const int32_t pairs = (int32_t)(s.working * R::data::OF_PIECE), at = call.window_at[window];
     const int64_t index = n.is_token ? token : token * s.heads + head;
     const real rstd = ((const real *)n.rstd)[index], slope = ((const real *)n.slope)[index];
     uint32_t start;
@@ -253,15 +253,15 @@ find_du(const wide_gradient &call, uint32_t window, int64_t token, uint32_t head
 
 /* The thread's lane of a head of its slot, as loaded. */
 template <class R> struct head_job {
-    typedef listed_lane<typename R::call> place;
+    typedef listed_item<typename R::call> place;
 
     uint32_t number; /* the head's number in the unit's list */
     bool present;
-    typename R::lane dy, x;
+    typename R::data dy, x;
     uint32_t first_couple; /* where the coefficients of the lane begin */
     /* For the vector kernel only: */
     uint32_t end;
-    stepping_lane at_dy, at_x, at_dst;
+    stepping_item at_dy, at_x, at_dst;
     bool is_stored;
 
     /* Finds the addresses for load(). This has branches, so it comes before all loads. */
@@ -269,7 +269,7 @@ template <class R> struct head_job {
     {
         const place at(call, thread, of_number);
         number = of_number;
-        present = at.has(at.lane * R::lane::PIECES);
+        present = at.has(at.in_head * R::data::PIECES);
         if constexpr (R::VECTORS) {
             end = at.end(number);
             at_dy.find(at, at.segment().src);
@@ -348,13 +348,13 @@ template <class R> struct head_job {
     __device__ __forceinline__ void rotate_two(const place &at, int e, double sum[R::SUMS][R::PAIRS])
     {
         const int32_t rounding = R::VECTORS ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding;
-        lane_coefficients<R> c;
+        item_coefficients<R> c;
         typename R::real dx[2][2];
-        c.load_from(at.call.shape, first_couple + (uint32_t)e * at.call.shape.lanes.divisor,
+        c.load_from(at.call.shape, first_couple + (uint32_t)e * at.call.shape.window_items.divisor,
                     R::SUMS > 1 && at.call.plan.plan.angles.per_element);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
+            if (R::VECTORS || at.has(at.in_head * R::PAIRS + e + i))
                 add(at, c, i, e + i, sum);
         c.round(rounding);
         c.template rotate<false>(rounding, dy, e, dx);
@@ -369,13 +369,13 @@ template <class R> struct head_job {
             if (at.call.norm[at.window].is_given && !at.call.norm[at.window].is_after)
                 return normalise_x<R>(at.call, at.window,
                                       (int64_t)at.token.outer * at.call.plan.plan.tokens + at.token.inner, at.head,
-                                      (int32_t)at.lane * R::PAIRS + e, which, value);
+                                      (int32_t)at.in_head * R::PAIRS + e, which, value);
         }
         return value;
     }
 
     /* Adds the terms of pair e, which has coefficients i of c. */
-    __device__ __forceinline__ void add(const place &at, const lane_coefficients<R> &c, int i, int e,
+    __device__ __forceinline__ void add(const place &at, const item_coefficients<R> &c, int i, int e,
                                         double sum[R::SUMS][R::PAIRS]) const
     {
         const trope_plan &plan = at.call.plan.plan;
@@ -385,7 +385,7 @@ template <class R> struct head_job {
         if constexpr (!R::VECTORS) {
             if (at.call.norm[at.window].is_after)
                 of_y = find_du<R>(at.call, at.window, (int64_t)at.token.outer * plan.tokens + at.token.inner, at.head,
-                                  (int32_t)at.lane * R::PAIRS + e,
+                                  (int32_t)at.in_head * R::PAIRS + e,
                                   {x.template of_pair<false>(e, 0), x.template of_pair<false>(e, 1)}, of_y, c, i);
         }
         trope_add_angle_terms({find_x(at, e, 0), find_x(at, e, 1)}, {(double)of_y.first, (double)of_y.second},
@@ -405,8 +405,8 @@ template <int PAIRS>
 __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
                                            double sum[PAIRS])
 {
-    const uint32_t pairs = (uint32_t)call.plan.plan.pairs, last = call.slots_of_warp << call.lane_bits;
-    uint32_t distance = 1u << call.lane_bits, first = thread.lane * PAIRS, left = PAIRS;
+    const uint32_t pairs = (uint32_t)call.plan.plan.pairs, last = call.slots_of_warp << call.item_bits;
+    uint32_t distance = 1u << call.item_bits, first = thread.in_head * PAIRS, left = PAIRS;
 #pragma unroll
     for (int half = PAIRS / 2; half > 0; half /= 2) {
         if (distance >= last)
@@ -469,10 +469,10 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
         const int32_t end = (int32_t)min((uint32_t)token.outer + call.entries, call.batch);
         for (; token.outer < end && (is_filled(action, false) || !s.in_place); token.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
-                const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
-                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, token, head, lane);
-                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, token, head, lane);
-                lane_pair<R::DTYPE, R::VECTORS> v;
+                const uint32_t head = trope_divide(&s.head_items, i), in_head = i - head * s.working;
+                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, token, head, in_head);
+                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, token, head, in_head);
+                item_pairs<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
                 if (is_filled(action, false))
                     v.fill(filling_of<R::DTYPE>(action));
@@ -565,7 +565,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const uint32_t units = min(call.shape.tokens_of_block, (uint32_t)call.shape.tokens - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
-    job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.lane, 0));
+    job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.in_head, 0));
     job.find(call, thread, thread.slot);
     find_coefficients<R>(
         call, steps, first_unit, units, [&]() { job.load(call, thread); }, []() {}, []() {});

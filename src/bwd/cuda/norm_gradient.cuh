@@ -37,7 +37,7 @@ template <class R> struct thread_sums {
             of[i * threads_of_block()] = {};
     }
 
-    __device__ __forceinline__ void add(int head, const lane_values<R> &terms, float factor) const
+    __device__ __forceinline__ void add(int head, const item_values<R> &terms, float factor) const
     {
 #pragma unroll
         for (int i = 0; i < 2 * GROUPS; i++) {
@@ -60,7 +60,7 @@ template <class R> struct thread_sums {
 };
 
 template <class R> struct norm_gradient_job : norm_job<R> {
-    typename R::lane x[R::HEADS];
+    typename R::data x[R::HEADS];
     char *from_x[R::HEADS];
 
     __device__ __forceinline__ norm_gradient_job(const norm_gradient_call &call, typename R::index first_token,
@@ -70,11 +70,11 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         const block_tensor<int32_t> &t = call.x[this->item().segment];
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            const lane_job<R> &dy = this->of[h];
+            const item_job<R> &dy = this->of[h];
             from_x[h] = dy.from + call.x_moved[this->item().segment];
             if (!call.x_is_alike)
                 from_x[h] = dy.item.present ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, dy.token,
-                                                                         dy.item.head, dy.item.lane)
+                                                                         dy.item.head, dy.item.in_head)
                                             : t.base;
             from_x[h] = found_here(from_x[h]);
         }
@@ -90,7 +90,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 
     __device__ __forceinline__ void find_rstd(const norm_gradient_call &call)
     {
-        typename R::lane *of_heads[R::HEADS] = {&x[0], &x[1]};
+        typename R::data *of_heads[R::HEADS] = {&x[0], &x[1]};
         norm_job<R>::find_rstd(call, of_heads);
     }
 
@@ -101,20 +101,20 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 
     /* Rotates either dy or x. If the norm comes before the rotation, g becomes M' dy. If it comes after the rotation, g
      * becomes dy and u becomes M x, and rstd is computed. All threads of a warp must call this. */
-    __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g,
-                                               lane_values<R> *u)
+    __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, item_values<R> *g,
+                                               item_values<R> *u)
     {
-        typename R::lane *of_heads[R::HEADS] = {&x[0], &x[1]};
+        typename R::data *of_heads[R::HEADS] = {&x[0], &x[1]};
         if (R::IS_AFTER)
             this->template rotate_first<true>(call, action, of_heads, u);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            g[h] = lane_values<R>(this->of[h].v);
+            g[h] = item_values<R>(this->of[h].v);
         if (!R::IS_AFTER)
             rotate_back(call, action, own, g);
     }
 
-    __device__ __forceinline__ void rotate_back(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g)
+    __device__ __forceinline__ void rotate_back(const norm_gradient_call &call, int32_t action, bool own, item_values<R> *g)
     {
         if (!rotates(action) || !this->is_window(call))
             return;
@@ -125,10 +125,10 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     }
 
     /* Returns the elements that are normalised. */
-    __device__ __forceinline__ lane_values<R> normalised(const norm_gradient_call &call, int h,
-                                                         const lane_values<R> *u) const
+    __device__ __forceinline__ item_values<R> normalised(const norm_gradient_call &call, int h,
+                                                         const item_values<R> *u) const
     {
-        return R::IS_AFTER ? u[h] : lane_values<R>(x[h]);
+        return R::IS_AFTER ? u[h] : item_values<R>(x[h]);
     }
 
     /* Whether the heads contribute to d_weight. */
@@ -139,19 +139,19 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 
     /* Stores the sum of x * M'dy * rstd (norm after the rotation: M x * dy * rstd) over the thread's heads. The block
      * adds these terms later. */
-    __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
-                                                const lane_values<R> *u) const
+    __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action, const item_values<R> *g,
+                                                const item_values<R> *u) const
     {
         const operand_gradient &o = call.of[this->item().segment];
         const uint32_t place = o.places_at + threadIdx.y + threadIdx.z * (o.after_unit - o.first_unit);
         const bool are_added = counts(call, action);
-        float *const to = terms_of_block(call.shape) + threadIdx.x * call.terms_of_lane + place;
-        lane_values<R> terms = normalised(call, 0, u);
+        float *const to = terms_of_block(call.shape) + threadIdx.x * call.terms_of_item + place;
+        item_values<R> terms = normalised(call, 0, u);
         terms.multiply(g[0]);
         terms.multiply(this->rstd[0]);
 #pragma unroll
         for (int h = 1; h < R::HEADS; h++) {
-            lane_values<R> more = normalised(call, h, u);
+            item_values<R> more = normalised(call, h, u);
             more.multiply(g[h]);
             if (this->of[h].item.present)
                 terms.add(more, this->rstd[h]);
@@ -162,14 +162,14 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     }
 
     /* Adds the terms of d_weight to the sums of earlier tokens, if each head has its own weights. */
-    __device__ __forceinline__ void add_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
-                                              const lane_values<R> *u, const thread_sums<R> &sums) const
+    __device__ __forceinline__ void add_terms(const norm_gradient_call &call, int32_t action, const item_values<R> *g,
+                                              const item_values<R> *u, const thread_sums<R> &sums) const
     {
         if (!counts(call, action))
             return;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> terms = normalised(call, h, u);
+            item_values<R> terms = normalised(call, h, u);
             terms.multiply(g[h]);
             sums.add(h, terms, this->rstd[h]);
         }
@@ -216,18 +216,18 @@ template <class R> struct norm_gradient_job : norm_job<R> {
      * block must call this. */
     __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, typename R::index first_token,
                                                     uint32_t in_block, uint32_t count, int32_t action, bool own,
-                                                    lane_values<R> *g, const lane_values<R> *u)
+                                                    item_values<R> *g, const item_values<R> *u)
     {
         head_sums<R> sums;
         float slopes[R::HEADS];
         this->multiply_by_weights(call, g);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> products = normalised(call, h, u);
+            item_values<R> products = normalised(call, h, u);
             products.multiply(g[h]);
             sums.take(h, products);
         }
-        sums.add_lanes(call, this->is_present());
+        sums.add_items(call, this->is_present());
         find_slopes(call, first_token, in_block, count, sums, slopes);
         if (!this->segment(call).dst.base)
             return;
@@ -254,7 +254,7 @@ __device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &ca
     const uint32_t tokens = count_tokens(shape, first_token);
     norm_gradient_job<R> job(call, first_token, tokens, threadIdx.z);
     cell_element<R> element;
-    lane_values<R> g[R::HEADS], u[R::HEADS];
+    item_values<R> g[R::HEADS], u[R::HEADS];
     const bool own = find_coefficients<R>(
         call, steps, first_token, tokens, [&]() { job.load_both(call); }, []() {},
         [&]() {
@@ -290,7 +290,7 @@ __device__ __forceinline__ void norm_gradient_walk_block(const norm_gradient_cal
 #pragma unroll 1
     for (uint32_t in_block = 0; in_block < tokens; in_block++) {
         norm_gradient_job<R> job(call, first_token, tokens, in_block);
-        lane_values<R> g[R::HEADS], u[R::HEADS];
+        item_values<R> g[R::HEADS], u[R::HEADS];
         const int32_t action = action_of_token<R>(call, in_block);
         job.load_both(call);
         if (!R::IS_AFTER)

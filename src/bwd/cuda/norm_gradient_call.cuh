@@ -63,7 +63,7 @@ struct left_sums {
 struct norm_gradient_call : norm_call {
     left_sums sums;
     uint32_t thread_sums_at; /* offset of thread_sums in shared memory, in bytes */
-    uint32_t terms_of_lane;  /* distance in floats between the terms of neighbouring threads, for one element */
+    uint32_t terms_of_item;  /* distance in floats between the terms of neighbouring threads, for one element */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
     uint32_t x_is_alike;                     /* each x has the same strides as its dy, so one distance suffices: */
     int64_t x_moved[USUAL_SEGMENTS];         /* bytes from dy to x */

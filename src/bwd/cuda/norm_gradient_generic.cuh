@@ -73,7 +73,7 @@ template <class R> struct gradient_head : any_head<R> {
                       offset = this->o.rotary_offset;
         const pair_of_reals in = {unrotated(offset + trope_first_of_pair(interleaved, plan.parts, pairs, pair)),
                                   unrotated(offset + trope_second_of_pair(interleaved, plan.parts, pairs, pair))};
-        const lane_coefficients<R> c = this->load_coefficients(token_in_block, pair, own);
+        const item_coefficients<R> c = this->load_coefficients(token_in_block, pair, own);
         return is_after ? c.rotate_forward(call.rounding, in, 0) : c.rotate_one(TROPE_ROUND_ONCE, in, 0);
     }
 

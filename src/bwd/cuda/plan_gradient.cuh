@@ -58,17 +58,17 @@ static inline int64_t entries_of_unit(const trope_plan &plan)
 /* Chooses lanes, slots and rounds. The slots fill whole warps, or their number is a power of two that fits in a warp. */
 static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
 {
-    const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
-                   lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
-    const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(GRADIENT_THREADS / lanes, 1u);
+    const uint32_t of_item = 16 / (uint32_t)plan.element_size,
+                   head_items = power_of_two((uint32_t)quotient_up(plan.pairs, of_item));
+    const uint32_t of_warp = std::max(32 / head_items, 1u), most = std::max(GRADIENT_THREADS / head_items, 1u);
     const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
-    while (1u << g->lane_bits < lanes)
-        g->lane_bits++;
+    while (1u << g->item_bits < head_items)
+        g->item_bits++;
     g->slots = wanted < of_warp ? power_of_two((uint32_t)wanted) : (uint32_t)wanted / of_warp * of_warp;
     g->slots_of_warp = std::min(g->slots, of_warp);
     g->shares = g->slots / g->slots_of_warp;
     g->rounds = (uint32_t)quotient_up(heads, g->slots);
-    g->unit_threads = trope_make_divisor(g->slots * lanes);
+    g->unit_threads = trope_make_divisor(g->slots * head_items);
 }
 
 /* Chooses the number of units of a block, and lays out its shared memory. Returns the bytes of shared memory. */
@@ -92,7 +92,7 @@ static inline block_form form_of_pass(const trope_plan &plan, bool vectors)
 {
     block_form form = {};
     form.vectors = vectors;
-    form.pairs_of_lane = vectors ? 16 / plan.element_size : 1;
+    form.pairs_of_item = vectors ? 16 / plan.element_size : 1;
     return form;
 }
 
@@ -214,8 +214,8 @@ static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
     s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_TOKENS ? s->plan.tokens : 1);
     s->row_stride = g.mode == GRADIENT_TOTAL ? 1 : s->width;
     s->column_stride = g.mode == GRADIENT_TOTAL ? s->rows : 1;
-    s->lanes = power_of_two(
-        (uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_LANES));
+    s->column_threads = power_of_two((uint32_t)std::min<int64_t>(
+        quotient_up(s->rows, 2), g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_COLUMN_THREADS));
     s->row_warps = power_of_two((uint32_t)std::min<int64_t>(
         std::max<int64_t>(ENOUGH_UNITS * SUMS_WARPS / std::max<int64_t>(g.buckets, 1), 1), SUMS_WARPS));
     s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.tokens * (uint32_t)s->plan.pair_axes : 0;

@@ -70,13 +70,13 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     }
     if (!c.units)
         return c;
-    const uint32_t lanes = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
-                   fitting = std::max(NORM_THREADS / lanes, 1u);
+    const uint32_t head_items = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
+                   fitting = std::max(NORM_THREADS / head_items, 1u);
     c.slices = any_adds_heads(plan) ? 1 : (uint32_t)quotient_up(c.units, per_head ? std::min(fitting, 4u) : fitting);
     c.slice_units = (uint32_t)quotient_up(c.units, c.slices);
     c.slices = (uint32_t)quotient_up(c.units, c.slice_units);
-    c.run_tokens = std::max(NORM_THREADS / (c.slice_units * lanes), 1u);
-    while (c.run_tokens > 1 && lanes * terms_of_places(count_places(plan, c.run_tokens)) > NORM_TERMS)
+    c.run_tokens = std::max(NORM_THREADS / (c.slice_units * head_items), 1u);
+    while (c.run_tokens > 1 && head_items * terms_of_places(count_places(plan, c.run_tokens)) > NORM_TERMS)
         c.run_tokens--;
     if (per_head)
         c.run_tokens =
@@ -148,7 +148,7 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 /* Returns the bytes of a block's thread_sums, which lie at the end of its shared memory. */
 static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
 {
-    return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_lane * sizeof(float);
+    return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_item * sizeof(float);
 }
 
 struct norm_gradient_blocks : norm_blocks {
@@ -157,7 +157,7 @@ struct norm_gradient_blocks : norm_blocks {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
         const norm_cells cells = plan_cells(plan);
-        call->terms_of_lane = terms_of_places(cells.places);
+        call->terms_of_item = terms_of_places(cells.places);
         plan_operand_gradients(plan, cells, call->of);
     }
 
@@ -168,7 +168,7 @@ struct norm_gradient_blocks : norm_blocks {
         norm_blocks::fill(o, number, call);
         head_run whole = {0, o.head_dim, norms_rotate(plan)};
         block_form form = {};
-        form.pairs_of_lane = 16 / plan.element_size;
+        form.pairs_of_item = 16 / plan.element_size;
         form.splits = call->shape.splits != 0;
         call->x[number] =
             plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
@@ -183,10 +183,10 @@ struct norm_gradient_blocks : norm_blocks {
     {
         const norm_cells cells = plan_cells(plan);
         shape->tokens_of_block = cells.run_tokens;
-        shape->items_of_block = cells.slice_units * call.head_lanes;
+        shape->items_of_block = cells.slice_units * call.head_items;
         if (form.walks) /* a block has at least one warp */
             shape->items_of_block =
-                std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_lanes) * call.head_lanes);
+                std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_items) * call.head_items);
     }
 
     /* Returns the bytes for the terms of d_weight, or for the sums of heads followed by thread_sums. */
@@ -194,7 +194,7 @@ struct norm_gradient_blocks : norm_blocks {
                                         block_shape *shape)
     {
         if (wants_weights(plan, false))
-            return 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS;
+            return 2 * form.pairs_of_item * sizeof(float) * NORM_TERMS;
         const size_t of_heads = norm_blocks::bytes_of_terms(plan, form, threads, shape);
         return form.walks ? (size_t)quotient_up((int64_t)of_heads, 16) * 16 + bytes_of_thread_sums(form, threads)
                           : of_heads;

@@ -258,6 +258,6 @@ template <int DTYPE> struct element_pair {
 };
 
 template <int DTYPE, bool VECTORS>
-using lane_pair = std::conditional_t<VECTORS, vector_pair<VECTORS ? DTYPE : TROPE_F32>, element_pair<DTYPE>>;
+using item_pairs = std::conditional_t<VECTORS, vector_pair<VECTORS ? DTYPE : TROPE_F32>, element_pair<DTYPE>>;
 
 #endif

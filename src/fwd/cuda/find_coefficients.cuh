@@ -73,21 +73,22 @@ template <class R, int COUNT> struct alignas(sizeof(couple<R::DTYPE>) * COUNT) c
 template <class R> constexpr int COUPLES_TOGETHER = R::PAIRS == 1 ? 1 : 2;
 
 /* Returns pair e of a lane. */
-template <class R> __device__ __forceinline__ uint32_t pair_of_lane(const block_shape &shape, uint32_t lane, uint32_t e)
+template <class R> __device__ __forceinline__ uint32_t pair_of_item(const block_shape &shape, uint32_t in_head, uint32_t e)
 {
     constexpr uint32_t half = R::PAIRS == 1 ? 1 : R::PAIRS / 2;
     if (R::PAIRS > 1 && shape.splits) /* one vector in each half of the window */
-        return (lane + e / half * shape.lanes.divisor) * half + e % half;
-    return lane * R::PAIRS + e;
+        return (in_head + e / half * shape.window_items.divisor) * half + e % half;
+    return in_head * R::PAIRS + e;
 }
 
 /* The place of pair e of a lane in shared memory, counted in couples. Two pairs of a lane are neighbours. The pairs of
  * the next lane follow them, because the next thread reads those. */
 template <class R>
-__device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t in_block, uint32_t lane, uint32_t e)
+__device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t in_block, uint32_t in_head,
+                                                    uint32_t e)
 {
     constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>;
-    return ((in_block * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.lanes.divisor + lane) * TOGETHER;
+    return ((in_block * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.window_items.divisor + in_head) * TOGETHER;
 }
 
 /* ---- a thread's couples ---- */
@@ -101,11 +102,11 @@ template <class R> struct couple_run {
 
     __device__ __forceinline__ void find(const block_shape &shape, uint32_t number)
     {
-        constexpr uint32_t OF_LANE = R::PAIRS / MOST;
-        const uint32_t place = number * count, group = trope_divide(&shape.lanes, place / MOST),
-                       lane = place / MOST - group * shape.lanes.divisor;
-        in_block = group / OF_LANE;
-        pair = pair_of_lane<R>(shape, lane, group % OF_LANE * MOST + place % MOST);
+        constexpr uint32_t OF_ITEM = R::PAIRS / MOST;
+        const uint32_t place = number * count, group = trope_divide(&shape.window_items, place / MOST),
+                       in_head = place / MOST - group * shape.window_items.divisor;
+        in_block = group / OF_ITEM;
+        pair = pair_of_item<R>(shape, in_head, group % OF_ITEM * MOST + place % MOST);
     }
 
     __device__ __forceinline__ uint32_t last_pair() const

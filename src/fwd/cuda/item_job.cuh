@@ -16,12 +16,12 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_POSITIONS, int OF_ANGLES, bool I
     static constexpr int HEADS = 1; /* the number of consecutive heads of a thread */
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
-    typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
+    typedef item_pairs<OF_DTYPE, OF_VECTORS> data;
     typedef std::conditional_t<IS_WIDE, int64_t, int32_t> index, stride;
     typedef std::conditional_t<IS_WIDE, wide_call, usual_call> call;
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH;
+    static constexpr int PAIRS = data::WIDTH;
     /* Whether all calls of the kernel rotate plainly (rotates_plainly in vector_calls.cuh). */
     static constexpr bool PLAIN = OF_POSITIONS != POSITIONS_FROM_TOKENS && OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr int ADDRESSES = OF_POSITIONS == POSITIONS_SEARCHED           ? ADDRESSES_SIMPLE
@@ -32,7 +32,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_POSITIONS, int OF_ANGLES, bool I
 /* ---- the rotation of a lane ---- */
 
 /* The coefficients of a few pairs of a lane, which are loaded together. */
-template <class R> struct lane_coefficients {
+template <class R> struct item_coefficients {
     static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     couples<R, TOGETHER> first, second;
 
@@ -50,7 +50,7 @@ template <class R> struct lane_coefficients {
     /* Loads the coefficients of pairs e and e + 1. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
-        load_from(shape, place_of_couple<R>(shape, item.in_block, item.lane, (uint32_t)e), own);
+        load_from(shape, place_of_couple<R>(shape, item.in_block, item.in_head, (uint32_t)e), own);
     }
 
     /* Rounds as NATIVE does. It is for callers that need unrounded coefficients first, so that their plan says ONCE. */
@@ -86,7 +86,7 @@ template <class R> struct lane_coefficients {
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
     rotate_forward(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
     {
-        lane_coefficients c = *this;
+        item_coefficients c = *this;
         c.round(rounding);
         c.transpose();
         const auto u = c.rotate_one(rounding, x, i);
@@ -96,8 +96,8 @@ template <class R> struct lane_coefficients {
     }
 
     /* Rotates pairs e and e + 1 of a lane. */
-    template <bool INTERLEAVED, class LANE>
-    __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const
+    template <bool INTERLEAVED, class VALUES>
+    __device__ __forceinline__ void rotate(int32_t rounding, const VALUES &v, int e, typename R::real y[2][TOGETHER]) const
     {
         typedef typename R::real real;
 #pragma unroll
@@ -120,12 +120,12 @@ __device__ __forceinline__ typename R::real accumulated(int32_t rounding, typena
 
 /* Adds old_dst to the results of a few pairs. */
 template <class R>
-__device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane &old_dst, int e,
-                                       typename R::real y[2][lane_coefficients<R>::TOGETHER])
+__device__ __forceinline__ void add_to(int32_t rounding, const typename R::data &old_dst, int e,
+                                       typename R::real y[2][item_coefficients<R>::TOGETHER])
 {
 #pragma unroll
-    for (int i = 0; i < 2 * lane_coefficients<R>::TOGETHER; i++) {
-        const int which = i / lane_coefficients<R>::TOGETHER, pair = i % lane_coefficients<R>::TOGETHER;
+    for (int i = 0; i < 2 * item_coefficients<R>::TOGETHER; i++) {
+        const int which = i / item_coefficients<R>::TOGETHER, pair = i % item_coefficients<R>::TOGETHER;
         y[which][pair] = accumulated<R>(rounding, old_dst.template of_pair<false>(e + pair, which), y[which][pair]);
     }
 }
@@ -150,17 +150,17 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
 }
 
 /* The item of a thread, from load to store. */
-template <class R> struct lane_job {
+template <class R> struct item_job {
     block_item item;
     block_token<typename R::index> token;
-    typename R::lane v;
+    typename R::data v;
     char *to;   /* with PLAIN, it is found early, which frees the registers with its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
-    lane_job() = default;
+    item_job() = default;
 
     /* of_row is the token's index in the block, unless consecutive threads have consecutive tokens. */
-    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+    __device__ __forceinline__ item_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
                                         uint32_t in_block)
     {
         if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
@@ -208,7 +208,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, token, item.head, item.lane);
+        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, token, item.head, item.in_head);
     }
 
     /* Returns whether rotate_usually can finish the item: it rotates, rounds once and does not accumulate, and both
@@ -221,12 +221,12 @@ template <class R> struct lane_job {
     /* INTERLEAVED: src and dst are interleaved, and the vectors stay interleaved. */
     template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
         if (!INTERLEAVED && call.plan.plan.interleaved_src)
             v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
+            item_coefficients<R> c;
             typename R::real y[2][TOGETHER];
             c.load(call.shape, item, e, false);
             c.template rotate<INTERLEAVED>(TROPE_ROUND_ONCE, v, e, y);
@@ -238,15 +238,15 @@ template <class R> struct lane_job {
     }
 
     /* Rotates by any rule. `own`: the elements of a pair may have different coefficients. */
-    __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::lane &old_dst)
+    __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::data &old_dst)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
         const trope_plan &plan = call.plan.plan;
         if (plan.interleaved_src)
             v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
+            item_coefficients<R> c;
             typename R::real y[2][TOGETHER];
             c.load(call.shape, item, e, own);
             c.template rotate<false>(plan.rounding, v, e, y);
@@ -258,9 +258,9 @@ template <class R> struct lane_job {
             v.join();
     }
 
-    __device__ __forceinline__ void add_unrotated(const typename R::lane &old_dst)
+    __device__ __forceinline__ void add_unrotated(const typename R::data &old_dst)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
             typename R::real y[2][TOGETHER];
@@ -288,7 +288,7 @@ template <class R> struct lane_job {
         }
         const block_tensor<typename R::stride> dst = rotates ? s.dst : unrotated_dst(s);
         char *const at = find_dst(call, dst);
-        typename R::lane old_dst;
+        typename R::data old_dst;
         if (adds) {
             old_dst.load(at, at + dst.second);
             if (rotates && call.plan.plan.interleaved_dst)
@@ -300,17 +300,17 @@ template <class R> struct lane_job {
             rotate(call, own, old_dst);
         else if (adds)
             add_unrotated(old_dst);
-        if (!rotates && adds && s.is_odd && item.lane == 0) /* lane 0's second vector is another lane's first */
+        if (!rotates && adds && s.is_odd && item.in_head == 0) /* lane 0's second vector is another lane's first */
             v.store_first(at);
         else
             v.store(at, at + dst.second);
     }
 
     /* Sets the item to number i of a segment's items. */
-    __device__ __forceinline__ void take_lane(const typename R::segment &s, uint32_t i)
+    __device__ __forceinline__ void take_item(const typename R::segment &s, uint32_t i)
     {
-        item.head = trope_divide(&s.lanes, i);
-        item.lane = i - item.head * s.lanes.divisor;
+        item.head = trope_divide(&s.head_items, i);
+        item.in_head = i - item.head * s.head_items.divisor;
     }
 
   private:
@@ -329,7 +329,7 @@ template <class R> struct lane_job {
     template <int ADDRESSES> __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
     {
         const typename R::segment &s = segment(call);
-        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, token, head, item.lane));
+        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, token, head, item.in_head));
     }
 };
 

@@ -49,22 +49,22 @@ template <int COUNT> __device__ __forceinline__ void load_words(const char *from
 }
 
 /* The elements of an item's two vectors in fp32, in memory order. */
-template <class R> struct lane_values {
+template <class R> struct item_values {
     float of[2][R::PAIRS];
 
     /* All elements are zero. */
-    __device__ __forceinline__ lane_values() : of()
+    __device__ __forceinline__ item_values() : of()
     {
     }
 
-    __device__ __forceinline__ explicit lane_values(const typename R::lane &v)
+    __device__ __forceinline__ explicit item_values(const typename R::data &v)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
             of[i / R::PAIRS][i % R::PAIRS] = (float)v.template of_pair<false>(i % R::PAIRS, i / R::PAIRS);
     }
 
-    __device__ __forceinline__ void multiply(const lane_values &other)
+    __device__ __forceinline__ void multiply(const item_values &other)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
@@ -80,7 +80,7 @@ template <class R> struct lane_values {
     }
 
     /* Adds `factor` times other, fused. */
-    __device__ __forceinline__ void add(const lane_values &other, float factor)
+    __device__ __forceinline__ void add(const item_values &other, float factor)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
@@ -89,7 +89,7 @@ template <class R> struct lane_values {
     }
 
     /* Subtracts `factor` times other, fused. */
-    __device__ __forceinline__ void subtract(const lane_values &other, float factor)
+    __device__ __forceinline__ void subtract(const item_values &other, float factor)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
@@ -151,12 +151,12 @@ template <class R> struct lane_values {
 /* Rotates the heads of a thread by the coefficients of its lane in the window. TRANSPOSED: by the transposed matrix. */
 template <class R, bool INTERLEAVED, bool TRANSPOSED>
 __device__ __forceinline__ void rotate_heads(const block_shape &shape, const block_item &at, int32_t rounding, bool own,
-                                             lane_values<R> *heads)
+                                             item_values<R> *heads)
 {
-    constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+    constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
 #pragma unroll
     for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-        lane_coefficients<R> c;
+        item_coefficients<R> c;
         c.load(shape, at, e, own);
         if (TRANSPOSED)
             c.transpose();
@@ -184,7 +184,7 @@ template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float 
 template <class R> struct head_sums {
     float first[R::HEADS], second[R::HEADS]; /* over the item's first and second vector */
 
-    __device__ __forceinline__ void take(int head, const lane_values<R> &values)
+    __device__ __forceinline__ void take(int head, const item_values<R> &values)
     {
         first[head] = sum_of_vector<R::PAIRS>(values.of[0]);
         second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
@@ -192,24 +192,24 @@ template <class R> struct head_sums {
 
     /* Adds the lanes of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
      * padded.) */
-    __device__ __forceinline__ void add_lanes(const norm_call &call, bool present)
+    __device__ __forceinline__ void add_items(const norm_call &call, bool present)
     {
         if (call.any_idles && !present) {
 #pragma unroll
             for (int h = 0; h < R::HEADS; h++)
                 first[h] = second[h] = 0;
         }
-        if (call.join >= call.head_lanes) {
+        if (call.join >= call.head_items) {
 #pragma unroll
             for (uint32_t step = 1; step < 32; step *= 2) {
-                if (step == call.head_lanes)
+                if (step == call.head_items)
                     break;
                 add_neighbours(step);
             }
             join();
         } else {
 #pragma unroll 1
-            for (uint32_t step = 1; step < call.head_lanes; step *= 2) {
+            for (uint32_t step = 1; step < call.head_items; step *= 2) {
                 if (step == call.join)
                     join();
                 add_neighbours(step);
@@ -220,7 +220,7 @@ template <class R> struct head_sums {
             first[h] = trope_add(first[h], 0.0f);
     }
 
-    /* Computes the mean over each head. Must follow add_lanes. */
+    /* Computes the mean over each head. Must follow add_items. */
     __device__ __forceinline__ void find_means(const norm_call &call, float *means) const
     {
 #pragma unroll
@@ -247,14 +247,14 @@ template <class R> struct head_sums {
 };
 
 template <class R> struct norm_job {
-    lane_job<R> of[R::HEADS]; /* the first one is present if any is */
+    item_job<R> of[R::HEADS]; /* the first one is present if any is */
     float rstd[R::HEADS];
     uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has one */
 
     __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
                                         uint32_t in_block)
     {
-        of[0] = lane_job<R>(call, first_token, tokens, in_block);
+        of[0] = item_job<R>(call, first_token, tokens, in_block);
 #pragma unroll
         for (int h = 1; h < R::HEADS; h++) {
             const typename R::segment &s = segment(call);
@@ -297,14 +297,14 @@ template <class R> struct norm_job {
     /* Returns whether the item's elements rotate. */
     __device__ __forceinline__ bool is_window(const typename R::call &call) const
     {
-        return item().lane - call.first_lane < call.window_lanes && norm(call).rotates;
+        return item().in_head - call.first_window_item < call.window_items && norm(call).rotates;
     }
 
     /* Returns the index in the head of the first element of the item's first vector. */
     __device__ __forceinline__ uint32_t find_element(const typename R::call &call) const
     {
-        const uint32_t lane = item().lane, in_run = lane & (call.join - 1);
-        return (2 * lane - in_run) * R::PAIRS;
+        const uint32_t in_head = item().in_head, in_run = in_head & (call.join - 1);
+        return (2 * in_head - in_run) * R::PAIRS;
     }
 
     /* (The token is found again, so that it occupies no registers in the meantime.) */
@@ -341,7 +341,7 @@ template <class R> struct norm_job {
      * call it. */
     __device__ __forceinline__ void find_rstd(const typename R::call &call, head_sums<R> *squares)
     {
-        squares->add_lanes(call, is_present());
+        squares->add_items(call, is_present());
         if (R::TOKENS && __builtin_expect(call.adds_heads && !call.reads_rstd, 0))
             return leave_sums(call, *squares);
         squares->find_means(call, rstd);
@@ -365,7 +365,7 @@ template <class R> struct norm_job {
     /* Leaves the sums in shared memory for add_tokens. */
     __device__ __forceinline__ void leave_sums(const typename R::call &call, const head_sums<R> &sums) const
     {
-        if (!has_norm() || item().lane)
+        if (!has_norm() || item().in_head)
             return;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
@@ -392,12 +392,12 @@ template <class R> struct norm_job {
     }
 
     /* Finds the rstd of the heads from the vectors `x`. */
-    __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::lane *x[R::HEADS])
+    __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::data *x[R::HEADS])
     {
         head_sums<R> sums;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> squares(*x[h]);
+            item_values<R> squares(*x[h]);
             squares.multiply(squares);
             x[h]->forget();
             sums.take(h, squares);
@@ -409,17 +409,17 @@ template <class R> struct norm_job {
      * coefficients are for the other direction. All threads of a warp must call it. */
     template <bool BACKWARD>
     __device__ __forceinline__ void rotate_first(const typename R::call &call, int32_t action,
-                                                 typename R::lane *v[R::HEADS], lane_values<R> *x)
+                                                 typename R::data *v[R::HEADS], item_values<R> *x)
     {
         head_sums<R> sums;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            x[h] = lane_values<R>(*v[h]);
+            x[h] = item_values<R>(*v[h]);
         if (has_norm() && action == TROPE_TOKEN_ROTATE && is_window(call))
             rotate<true, BACKWARD>(call, TROPE_ROUND_ONCE, false, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> squares(x[h]);
+            item_values<R> squares(x[h]);
             squares.multiply(squares);
             sums.take(h, squares);
         }
@@ -428,7 +428,7 @@ template <class R> struct norm_job {
 
     __device__ __forceinline__ void write_rstd(const typename R::call &call, bool rotates)
     {
-        if (!call.has_rstd || !norm(call).rstd || norm(call).reads_rstd || item().lane)
+        if (!call.has_rstd || !norm(call).rstd || norm(call).reads_rstd || item().in_head)
             return;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
@@ -436,12 +436,12 @@ template <class R> struct norm_job {
                 *rstd_place(call, h) = rotates ? rstd[h] : 0;
     }
 
-    __device__ __forceinline__ void multiply_by_weights(const typename R::call &call, lane_values<R> *x) const
+    __device__ __forceinline__ void multiply_by_weights(const typename R::call &call, item_values<R> *x) const
     {
         const block_norm &n = norm(call);
         if (!has_norm() || !n.weight)
             return;
-        lane_values<R> weights;
+        item_values<R> weights;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             if (h == 0 || (n.weight_of_head && of[h].item.present))
@@ -452,10 +452,10 @@ template <class R> struct norm_job {
 
     template <bool USUAL, bool TRANSPOSED = false>
     __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own,
-                                           lane_values<R> *x) const
+                                           item_values<R> *x) const
     {
         block_item at = item();
-        at.lane -= call.first_lane;
+        at.in_head -= call.first_window_item;
         if (call.plan.plan.interleaved_src)
             rotate_heads<R, true, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
                                               x);
@@ -467,12 +467,12 @@ template <class R> struct norm_job {
     /* USUAL: the call rounds once, and both elements of each pair have the same coefficients. With a norm after the
      * rotation, `x` is the result of rotate_first. */
     template <bool USUAL>
-    __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, lane_values<R> *x)
+    __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, item_values<R> *x)
     {
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             if (!R::IS_AFTER)
-                x[h] = lane_values<R>(of[h].v);
+                x[h] = item_values<R>(of[h].v);
             x[h].multiply(rstd[h]);
             if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
                 x[h].round();
@@ -487,7 +487,7 @@ template <class R> struct norm_job {
         store_heads(call, x);
     }
 
-    __device__ __forceinline__ void store_heads(const typename R::call &call, const lane_values<R> *x)
+    __device__ __forceinline__ void store_heads(const typename R::call &call, const item_values<R> *x)
     {
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
@@ -543,7 +543,7 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
     const typename R::index first_token = first_token_of_block<typename R::index>(shape);
     const uint32_t tokens = count_tokens(shape, first_token);
     norm_job<R> job(call, first_token, tokens, threadIdx.z);
-    typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
+    typename R::data *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
     const bool own = find_coefficients<R>(
         call, steps, first_token, tokens, [&]() { job.load(call); }, []() {},
         [&]() {
@@ -551,7 +551,7 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
                 job.find_rstd(call, of_heads);
         });
     const int32_t action = action_of_token<R>(call, job.item().in_block < tokens ? job.item().in_block : 0);
-    lane_values<R> x[R::HEADS];
+    item_values<R> x[R::HEADS];
     if (R::IS_AFTER)
         job.template rotate_first<false>(call, action, of_heads, x);
     job.find_token_rstd(call, first_token, 0, tokens, true);

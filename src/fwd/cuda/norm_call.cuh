@@ -36,10 +36,10 @@ struct block_norm {
 
 /* The properties that all heads with a norm share. */
 struct norm_call : usual_call {
-    uint32_t head_lanes, join;         /* powers of two */
-    uint32_t first_lane, window_lanes; /* the lanes that rotate, if any head does */
-    uint32_t any_idles;                /* a head has idle lanes */
-    uint32_t is_after;                 /* the norm comes after the rotation */
+    uint32_t head_items, join;                /* powers of two */
+    uint32_t first_window_item, window_items; /* the lanes that rotate, if any head does */
+    uint32_t any_idles;                       /* a head has idle lanes */
+    uint32_t is_after;                        /* the norm comes after the rotation */
     int32_t weight_dtype, plus_one, rounding;
     uint32_t head_dim;
     float reciprocal; /* 1 / head_dim if it is a power of two, so that a product replaces a division; else 0 */

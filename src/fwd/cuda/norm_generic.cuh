@@ -211,9 +211,9 @@ template <class R> struct any_head {
     }
 
     /* Loads the coefficients of a pair of the window. of_row is the index of the token in the block. */
-    __device__ __forceinline__ lane_coefficients<R> load_coefficients(uint32_t in_block, int32_t pair, bool own) const
+    __device__ __forceinline__ item_coefficients<R> load_coefficients(uint32_t in_block, int32_t pair, bool own) const
     {
-        lane_coefficients<R> c;
+        item_coefficients<R> c;
         c.load_from(call.shape, place_of_couple<R>(call.shape, in_block, (uint32_t)pair, 0), own);
         return c;
     }

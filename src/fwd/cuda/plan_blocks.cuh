@@ -33,7 +33,7 @@ struct block_launch {
 /* What the blocks of a plan must look like. */
 struct block_form {
     bool vectors, sums;
-    int pairs_of_lane;  /* elements of a vector, or 1 */
+    int pairs_of_item;  /* elements of a vector, or 1 */
     uint32_t threads;   /* the number that a block should have */
     uint32_t items;     /* the maximum of a token in one block */
     uint32_t most;      /* the maximum that the kernel is compiled for */
@@ -70,7 +70,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
                                                const head_run &run, const void *base, const int64_t *stride,
                                                int32_t interleaved)
 {
-    const int64_t bytes = plan.element_size, element = stride[TROPE_DIM_ELEMENT] * bytes, pairs = form.pairs_of_lane;
+    const int64_t bytes = plan.element_size, element = stride[TROPE_DIM_ELEMENT] * bytes, pairs = form.pairs_of_item;
     block_tensor<STRIDE> t;
     memset(&t, 0, sizeof t);
     t.base = base ? (char *)base + run.begin * element : NULL;
@@ -78,10 +78,10 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     t.inner = (STRIDE)(stride[inner_dim(plan)] * bytes);
     t.group = (STRIDE)(stride[TROPE_DIM_GROUP] * bytes);
     t.head = (STRIDE)(stride[TROPE_DIM_HEAD] * bytes);
-    t.lane = (STRIDE)(pairs * element);
+    t.item = (STRIDE)(pairs * element);
     t.second = (STRIDE)(run.count / pairs / 2 * pairs * element);
     if (run.rotates && !form.splits) {
-        t.lane = (STRIDE)((interleaved ? 2 : 1) * pairs * element);
+        t.item = (STRIDE)((interleaved ? 2 : 1) * pairs * element);
         t.second = (STRIDE)((interleaved ? pairs : o.part_pairs) * element);
         t.part = (STRIDE)((interleaved ? 0 : o.part_pairs) * element);
     }
@@ -98,7 +98,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.src = plan_tensor<STRIDE>(plan, form, o, run, o.src, o.src_stride, plan.interleaved_src);
     s.dst = plan_tensor<STRIDE>(plan, form, o, run, o.dst, o.dst_stride, plan.interleaved_dst);
     const block_tensor<STRIDE> kept = plan_tensor<STRIDE>(plan, form, o, run, o.dst, o.dst_stride, plan.interleaved_src);
-    s.kept_lane = kept.lane;
+    s.kept_item = kept.item;
     s.kept_second = kept.second;
     s.kept_part = kept.part;
     s.moved = s.dst.base - s.src.base;
@@ -108,12 +108,12 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);
     s.rotates = run.rotates;
     s.in_place = o.in_place != 0;
-    const uint32_t units = (uint32_t)(run.count / form.pairs_of_lane);
+    const uint32_t units = (uint32_t)(run.count / form.pairs_of_item);
     s.working = (units + 1) / 2;
     s.is_odd = units % 2;
-    s.part_lanes = run.rotates ? (uint32_t)(o.part_pairs / form.pairs_of_lane) : s.working;
-    s.lanes = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
-    s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
+    s.part_items = run.rotates ? (uint32_t)(o.part_pairs / form.pairs_of_item) : s.working;
+    s.head_items = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
+    s.is_intricate = o.groups > 1 || s.part_items < s.working || aligned;
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = 1;
     s.accumulate = o.accumulate != 0;
@@ -126,7 +126,7 @@ template <typename STRIDE>
 static inline uint32_t items_together(const trope_plan &plan, const trope_plan_operand &o, const block_segment<STRIDE> &s)
 {
     const bool whole_heads = s.slot_bits || o.norm.is_given || (s.rotates && rearranges_in_place(plan));
-    return whole_heads ? s.lanes.divisor << s.slot_bits : 1;
+    return whole_heads ? s.head_items.divisor << s.slot_bits : 1;
 }
 
 /* The use of a segment: SUMMED adds its heads, ROTATED rotates them, COPIED copies them. A REST segment has no items:
@@ -177,7 +177,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 if (number > 0 && call->first_unit[number] > shape->items)
                     call->segments[number - 1].is_intricate = 1; /* no segment has the items after its last one */
                 shape->segments++;
-                shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
+                shape->items = call->first_unit[shape->segments - 1] + s->places * s->head_items.divisor;
                 together = std::max(together, of_segment);
             }
         }
@@ -194,7 +194,7 @@ static inline block_form form_of(const trope_plan &plan, bool vectors)
 {
     block_form form = {};
     form.vectors = vectors;
-    form.pairs_of_lane = vectors ? 16 / plan.element_size : 1;
+    form.pairs_of_item = vectors ? 16 / plan.element_size : 1;
     form.threads = USUAL_THREADS;
     form.items = USUAL_THREADS;
     form.most = (uint32_t)block_limits(POSITIONS_GENERIC, !vectors).threads;
@@ -229,10 +229,10 @@ static inline uint32_t find_neighbours(const trope_plan &plan, const block_form 
     const int64_t element = magnitude(o.src_stride[TROPE_DIM_ELEMENT]), head = magnitude(o.src_stride[TROPE_DIM_HEAD]);
     const int64_t token = magnitude(o.src_stride[inner_dim(plan)]);
     if (form.vectors || form.sums || rearranges_in_place(plan))
-        return NEAR_LANES;
+        return NEAR_ITEMS;
     if (o.heads_per_group > 1 && head && head < element && (!token || head <= token))
         return NEAR_HEADS;
-    return token && token < element ? NEAR_TOKENS : NEAR_LANES;
+    return token && token < element ? NEAR_TOKENS : NEAR_ITEMS;
 }
 
 /* Returns the smallest number of tokens that a block should have. It is more than one if the tokens of a head are
@@ -253,7 +253,7 @@ static inline bool is_uniform(const block_form &form, const block_call<STRIDE, S
 {
     bool uniform = form.vectors && !form.sums;
     for (int i = 0; i < call.shape.segments; i++)
-        uniform = uniform && call.segments[i].lanes.divisor == call.segments[0].lanes.divisor;
+        uniform = uniform && call.segments[i].head_items.divisor == call.segments[0].head_items.divisor;
     return uniform;
 }
 
@@ -264,7 +264,7 @@ static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SE
 {
     bool simple = call.shape.is_uniform && addresses_are_simple(plan);
     for (int i = 0; i < call.shape.segments; i++)
-        simple = simple && call.segments[i].lanes.divisor == call.segments[i].working;
+        simple = simple && call.segments[i].head_items.divisor == call.segments[i].working;
     return simple;
 }
 
@@ -314,7 +314,8 @@ struct rotation_blocks {
     static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
                            size_t bytes_of_token, block_shape *shape)
     {
-        cut_tokens(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_token, shape);
+        cut_tokens(plan, form, together, shape->is_uniform ? call.segments[0].head_items.divisor : 1, bytes_of_token,
+                   shape);
     }
 
     template <class CALL> static inline int64_t copying_slices(const CALL &)
@@ -332,7 +333,7 @@ struct rotation_blocks {
 template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_call<STRIDE, SEGMENTS> *call)
 {
     block_shape *const shape = &call->shape;
-    const uint32_t of_unit = shape->is_uniform ? call->segments[0].lanes.divisor : 1;
+    const uint32_t of_unit = shape->is_uniform ? call->segments[0].head_items.divisor : 1;
     shape->units = shape->items / of_unit;
     shape->units_of_block = shape->items_of_block / of_unit;
     shape->all_are_alike = 1;
@@ -348,9 +349,9 @@ template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_cal
 /* Sets the fields about couples in shared memory. */
 static inline void plan_couples(const trope_plan &plan, const block_form &form, block_shape *shape)
 {
-    const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
-    shape->lanes = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_lane), 1));
-    shape->couples_of_token = form.alone ? 0 : shape->lanes.divisor * of_lane;
+    const uint32_t of_item = (uint32_t)form.pairs_of_item;
+    shape->window_items = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_item), 1));
+    shape->couples_of_token = form.alone ? 0 : shape->window_items.divisor * of_item;
     shape->splits = form.splits;
 }
 
@@ -396,8 +397,8 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     BLOCKS::cut(plan, form, *call, together, bytes_of_token + bytes_of_block_tokens(plan, 1), shape);
     plan_units(call);
     shape->is_simple = is_simple(plan, *call);
-    const uint32_t tokens = shape->tokens_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block,
-                   tokens_at_once = form.walks ? 1 : tokens;
+    const uint32_t tokens = shape->tokens_of_block, items = shape->items_of_block,
+                   head_items = items / shape->units_of_block, tokens_at_once = form.walks ? 1 : tokens;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->summing_slices = (uint32_t)quotient_up(summing, items);
     shape->second_at = tokens * shape->couples_of_token;
@@ -407,7 +408,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const int64_t blocks = quotient_up(shape->tokens, tokens),
                   slices = quotient_up(shape->items, items) * BLOCKS::copying_slices(*call);
     l.threads = shape->neighbours == NEAR_TOKENS ? dim3(tokens, items)
-                : shape->is_uniform              ? dim3(lanes, items / lanes, tokens_at_once)
+                : shape->is_uniform              ? dim3(head_items, items / head_items, tokens_at_once)
                                                  : dim3(items, 1, tokens_at_once);
     shape->slices_first = slices > 1 && blocks <= MOST_GRID_Y && least_tokens(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);

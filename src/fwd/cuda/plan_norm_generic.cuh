@@ -40,7 +40,7 @@ static inline size_t plan_norm_any(const trope_plan &plan, uint32_t tokens, norm
 {
     block_shape *const shape = &call->shape;
     block_form form = {};
-    form.pairs_of_lane = 1;
+    form.pairs_of_item = 1;
     plan_tokens(plan, shape);
     fill_cuda_plan(plan, &call->plan);
     plan_couples(plan, form, shape);

@@ -82,12 +82,12 @@ struct norm_blocks : rotation_blocks {
     {
         const usual_norm usual(plan);
         const trope_plan_operand &o = *usual.head;
-        const uint32_t of_lane = 2 * 16 / (uint32_t)plan.element_size;
-        call->head_lanes = power_of_two((uint32_t)quotient_up(o.head_dim, of_lane));
-        call->any_idles = call->head_lanes * of_lane != (uint32_t)o.head_dim;
+        const uint32_t of_item = 2 * 16 / (uint32_t)plan.element_size;
+        call->head_items = power_of_two((uint32_t)quotient_up(o.head_dim, of_item));
+        call->any_idles = call->head_items * of_item != (uint32_t)o.head_dim;
         call->join = join_of_heads(plan, form);
-        call->first_lane = (uint32_t)o.rotary_offset / of_lane;
-        call->window_lanes = (uint32_t)o.rotary_dim / of_lane;
+        call->first_window_item = (uint32_t)o.rotary_offset / of_item;
+        call->window_items = (uint32_t)o.rotary_dim / of_item;
         call->is_after = o.norm.is_after != 0;
         call->weight_dtype = usual.of_weights.weight_dtype;
         call->plus_one = usual.of_weights.plus_one;
@@ -107,7 +107,7 @@ struct norm_blocks : rotation_blocks {
         block_norm n = {};
         block_segment<int32_t> *const s = &call->segments[number];
         s->places = (uint32_t)quotient_up(s->heads, NORM_HEADS);
-        s->is_intricate = o.groups > 1 || s->part_lanes < s->working || s->working < s->lanes.divisor;
+        s->is_intricate = o.groups > 1 || s->part_items < s->working || s->working < s->head_items.divisor;
         if (o.norm.is_given) {
             n.is_given = 1;
             n.rotates = o.rotary_dim > 0;
@@ -133,7 +133,7 @@ struct norm_blocks : rotation_blocks {
                            size_t bytes_of_token, block_shape *shape)
     {
         const uint32_t together_items =
-            shape->is_uniform ? call.segments[0].lanes.divisor : 32; /* so that no head is in two warps */
+            shape->is_uniform ? call.segments[0].head_items.divisor : 32; /* so that no head is in two warps */
         if (!call.adds_heads)
             return rotation_blocks::cut(plan, form, call, together, bytes_of_token, shape);
         shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), together_items) * together_items;
@@ -192,8 +192,8 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     position_kind positions = kind_of_positions(plan);
     if (!form.vectors)
         return &kernels.elements;
-    const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
-    if (positions == POSITIONS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
+    const uint32_t head_items = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_item / 2);
+    if (positions == POSITIONS_SEARCHED && !(addresses_are_simple(plan) && head_items == power_of_two(head_items)))
         positions = POSITIONS_SEARCHED_GENERIC;
     const bool is_fast = positions != POSITIONS_GENERIC && rotates_plainly(plan),
                has_phases = plan.angles.source == TROPE_ANGLES_PHASE;

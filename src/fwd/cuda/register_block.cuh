@@ -43,7 +43,7 @@ constexpr block_limit block_limits(int positions, bool is_wide)
  * follow the memory order of operand 0. */
 template <typename STRIDE> struct block_tensor {
     char *base;
-    STRIDE inner, head, lane, second;
+    STRIDE inner, head, item, second;
     STRIDE outer, group;
     STRIDE part; /* extra distance of an item in the second part of a window; twice this in the third, and so on */
 };
@@ -51,14 +51,14 @@ template <typename STRIDE> struct block_tensor {
 /* A range of elements of every head of an operand. It is either rotated or copied. */
 template <typename STRIDE> struct block_segment {
     block_tensor<STRIDE> src, dst;
-    STRIDE kept_lane, kept_second, kept_part; /* strides of dst if elements keep their places in a head */
+    STRIDE kept_item, kept_second, kept_part; /* strides of dst if elements keep their places in a head */
     int64_t moved;                            /* bytes from an item in src to the same item in dst, if `alike` */
-    trope_divisor lanes;                      /* the number in a head, with idle ones */
+    trope_divisor head_items;                 /* the number in a head, with idle ones */
     trope_divisor heads_per_group;            /* of each group */
     uint32_t heads;                           /* the number in all groups */
     uint32_t places;                          /* room for heads in the items of a token (more for sums) */
     uint32_t working;                         /* the number of lanes that are not idle */
-    uint32_t part_lanes;                      /* lanes in each part of a window */
+    uint32_t part_items;                      /* lanes in each part of a window */
     uint32_t is_intricate;                    /* it has groups, parts or idle lanes: one test covers all rare cases */
     uint32_t is_loaded; /* 0 if the elements pass through in place, so that they are only overwritten */
     uint32_t rotates, in_place;
@@ -79,33 +79,33 @@ struct block_shape {
     trope_divisor inner;     /* a divisor for inner_tokens, if it is below 2^31 */
     uint32_t two_dimensions; /* the outer dimension is larger than 1 */
     uint32_t tokens_of_block, items_of_block;
-    uint32_t items;            /* of a token */
-    uint32_t is_uniform;       /* all heads have the same number of lanes, so no thread divides */
-    uint32_t is_simple;        /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
-    uint32_t units;            /* of a token: its heads if uniform, otherwise its items */
-    uint32_t units_of_block;   /* of a token */
-    uint32_t any_is_intricate; /* true if any segment is intricate */
-    uint32_t all_are_alike;    /* true if all segments with items are alike */
-    uint16_t segments;         /* the number of segments with items */
-    uint16_t rest;             /* the number of segments without items, which follow the others: REST in plan_blocks.cuh */
-    uint32_t rotating_slices;  /* the first slices, of items_of_block items each; later ones only copy */
-    uint32_t slices_first;     /* blocks of the same tokens are adjacent in the grid, and so run at the same time */
-    uint32_t batch_outermost;  /* outer is batch and inner is token; otherwise the reverse */
-    uint32_t neighbours;       /* the innermost dimension in memory: NEAR_... */
-    uint32_t couples_of_token; /* the capacity of shared memory for each token */
-    trope_divisor lanes;       /* in the widest window */
-    uint32_t splits;           /* the second half of an item's pairs is this many lanes further: see block_form */
-    uint32_t second_at;        /* where the couples of second elements begin, counted in couples */
+    uint32_t items;             /* of a token */
+    uint32_t is_uniform;        /* all heads have the same number of lanes, so no thread divides */
+    uint32_t is_simple;         /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
+    uint32_t units;             /* of a token: its heads if uniform, otherwise its items */
+    uint32_t units_of_block;    /* of a token */
+    uint32_t any_is_intricate;  /* true if any segment is intricate */
+    uint32_t all_are_alike;     /* true if all segments with items are alike */
+    uint16_t segments;          /* the number of segments with items */
+    uint16_t rest;              /* the number of segments without items, which follow the others: REST in plan_blocks.cuh */
+    uint32_t rotating_slices;   /* the first slices, of items_of_block items each; later ones only copy */
+    uint32_t slices_first;      /* blocks of the same tokens are adjacent in the grid, and so run at the same time */
+    uint32_t batch_outermost;   /* outer is batch and inner is token; otherwise the reverse */
+    uint32_t neighbours;        /* the innermost dimension in memory: NEAR_... */
+    uint32_t couples_of_token;  /* the capacity of shared memory for each token */
+    trope_divisor window_items; /* in the widest window */
+    uint32_t splits;            /* the second half of an item's pairs is this many lanes further: see block_form */
+    uint32_t second_at;         /* where the couples of second elements begin, counted in couples */
     uint32_t tokens_at, terms_at; /* where the positions and the terms of sums begin in shared memory, in bytes */
     /* For sums: */
-    uint32_t summing_slices; /* the first slices, which have items of sums */
-    uint32_t slots, rounds;  /* the maximum of all operands, powers of two */
-    uint32_t most_lanes;     /* of a head */
-    uint32_t terms;          /* the capacity of shared memory */
+    uint32_t summing_slices;  /* the first slices, which have items of sums */
+    uint32_t slots, rounds;   /* the maximum of all operands, powers of two */
+    uint32_t most_head_items; /* of a head */
+    uint32_t terms;           /* the capacity of shared memory */
 };
 
 /* What consecutive threads have: consecutive lanes of a head, heads, or tokens. */
-enum { NEAR_LANES, NEAR_HEADS, NEAR_TOKENS };
+enum { NEAR_ITEMS, NEAR_HEADS, NEAR_TOKENS };
 
 template <typename OF_STRIDE, int SEGMENTS> struct block_call {
     typedef OF_STRIDE stride;
@@ -151,7 +151,7 @@ template <typename INDEX> __device__ __forceinline__ uint32_t count_tokens(const
 /* ---- the work of a thread ---- */
 
 struct block_item {
-    uint32_t segment, head, lane;
+    uint32_t segment, head, in_head;
     uint32_t in_block; /* its index in the block */
     bool present;
 };
@@ -184,18 +184,18 @@ __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t token
     const auto &s = call.segments[it.segment];
     const uint32_t of_segment = unit - call.first_unit[it.segment];
     if (is_uniform) {
-        it.lane = threadIdx.x;
+        it.in_head = threadIdx.x;
         it.head = of_segment;
     } else if (ANY_ORDER && shape.neighbours == NEAR_HEADS) {
-        it.lane = of_segment / s.heads;
-        it.head = of_segment - it.lane * s.heads;
+        it.in_head = of_segment / s.heads;
+        it.head = of_segment - it.in_head * s.heads;
     } else {
-        it.head = trope_divide(&s.lanes, of_segment);
-        it.lane = of_segment - it.head * s.lanes.divisor;
+        it.head = trope_divide(&s.head_items, of_segment);
+        it.in_head = of_segment - it.head * s.head_items.divisor;
     }
     it.present = it.in_block < tokens && unit < shape.units;
     if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate)
-        it.present = it.present && it.head < s.places && it.lane < s.working;
+        it.present = it.present && it.head < s.places && it.in_head < s.working;
     return it;
 }
 
@@ -235,16 +235,16 @@ __device__ __forceinline__ block_token<INDEX> find_token(const block_shape &shap
 template <int ADDRESSES, typename STRIDE, typename INDEX>
 __device__ __forceinline__ char *find_address(const block_shape &shape, const block_segment<STRIDE> &s,
                                               const block_tensor<STRIDE> &t, const block_token<INDEX> &token, uint32_t head,
-                                              uint32_t lane)
+                                              uint32_t in_head)
 {
-    char *p = t.base + (int64_t)token.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
+    char *p = t.base + (int64_t)token.inner * t.inner + (int64_t)(int32_t)in_head * t.item;
     if (ADDRESSES == ADDRESSES_ANY && shape.two_dimensions)
         p += (int64_t)token.outer * t.outer;
     if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);
         p += (int64_t)(int32_t)group * t.group;
         head -= group * s.heads_per_group.divisor;
-        p += part_of_pair((int32_t)s.part_lanes, (int32_t)lane) * (int64_t)t.part;
+        p += part_of_pair((int32_t)s.part_items, (int32_t)in_head) * (int64_t)t.part;
     }
     return p + (int64_t)(int32_t)head * t.head;
 }
@@ -253,7 +253,7 @@ __device__ __forceinline__ char *find_address(const block_shape &shape, const bl
 template <typename STRIDE> __device__ __forceinline__ block_tensor<STRIDE> unrotated_dst(const block_segment<STRIDE> &s)
 {
     block_tensor<STRIDE> t = s.dst;
-    t.lane = s.kept_lane;
+    t.item = s.kept_item;
     t.second = s.kept_second;
     t.part = s.kept_part;
     return t;

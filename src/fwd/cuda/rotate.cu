@@ -27,12 +27,12 @@ static bool has_freq_vectors(const trope_plan &plan)
 }
 
 /* Returns whether all pairs of each lane have the same axis. */
-static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
+static bool items_have_one_axis(const trope_plan &plan, int pairs_of_item)
 {
     if (!axis_bits_of_tokens(plan))
         return true;
     for (int pair = 0; pair < plan.pairs; pair++)
-        if (trope_pair_plane(&plan, pair) != trope_pair_plane(&plan, pair - pair % pairs_of_lane))
+        if (trope_pair_plane(&plan, pair) != trope_pair_plane(&plan, pair - pair % pairs_of_item))
             return false;
     return true;
 }
@@ -43,13 +43,13 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 
 /* Returns whether the kernel whose threads share nothing can run the plan. (It has no barrier, so it cannot rearrange
  * pairs in place.) */
-static bool rotates_alone(const trope_plan &plan, position_kind positions, int pairs_of_lane)
+static bool rotates_alone(const trope_plan &plan, position_kind positions, int pairs_of_item)
 {
     const bool has_freqs_of_tokens = positions == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
     const int64_t heads = rotating_heads(plan), most = has_freqs_of_tokens ? FEW_HEADS : 1;
     return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) &&
            (positions == POSITIONS_FROM_TOKENS || positions == POSITIONS_READ) &&
-           lanes_have_one_axis(plan, pairs_of_lane) &&
+           items_have_one_axis(plan, pairs_of_item) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }
 
@@ -62,7 +62,7 @@ static rotation_choice choose(const trope_plan &plan)
     block_form &form = choice.form;
     if (!form.vectors)
         return choice;
-    if (rotates_alone(plan, positions, form.pairs_of_lane)) {
+    if (rotates_alone(plan, positions, form.pairs_of_item)) {
         form.alone = true;
         form.most = ALONE_THREADS;
         form.splits = false;

@@ -7,7 +7,7 @@
 
 /* Fills the REST segments of a padding token, which have no items. All threads with items of the token, in all its
  * blocks, share the work. It overwrites the item of `job`. */
-template <class R> __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action, lane_job<R> *job)
+template <class R> __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action, item_job<R> *job)
 {
     const block_shape &shape = call.shape;
     const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
@@ -19,13 +19,13 @@ template <class R> __device__ __forceinline__ void fill_rest(const typename R::c
          job->item.segment++) {
         const typename R::segment &s = job->segment(call);
         const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
-        const uint32_t end = action == TROPE_TOKEN_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
+        const uint32_t end = action == TROPE_TOKEN_ZERO && s.accumulate ? 0 : s.places * s.head_items.divisor;
 #pragma unroll 1
         for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
              i += blocks * shape.items_of_block) {
-            job->take_lane(s, i);
+            job->take_item(s, i);
             char *const at = job->find_dst(call, dst);
-            if (job->item.lane < s.working)
+            if (job->item.in_head < s.working)
                 job->v.store(at, at + dst.second);
         }
     }
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const block_shape &shape = call.shape;
     const typename R::index first_token = first_token_of_block<typename R::index>(shape);
     const uint32_t tokens = count_tokens(shape, first_token);
-    lane_job<R> job(call, first_token, tokens, threadIdx.z);
+    item_job<R> job(call, first_token, tokens, threadIdx.z);
     const bool own = find_coefficients<R>(
         call, steps, first_token, tokens, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
     const int32_t action = action_of_token<R>(call, job.item.in_block);

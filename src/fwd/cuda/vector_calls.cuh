@@ -160,8 +160,9 @@ static inline bool rotates_plainly(const trope_plan &plan)
  * must have a power of two of lanes, so that none is idle. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
-    const uint32_t lanes = (uint32_t)(plan.pairs * plan.element_size / 16);
-    bool simple = plan.batch == 1 && plan.parts == 1 && (!rearranges_in_place(plan) || power_of_two(lanes) == lanes);
+    const uint32_t window_items = (uint32_t)(plan.pairs * plan.element_size / 16);
+    bool simple =
+        plan.batch == 1 && plan.parts == 1 && (!rearranges_in_place(plan) || power_of_two(window_items) == window_items);
     for (int i = 0; i < plan.operand_count; i++) {
         head_run runs[3];
         trope_plan_operand o = plan.operands[i];
