@@ -40,8 +40,8 @@ BUDGET = [
     (r"norm_gradient_kernel<\d,vectors,searched,", 128, 3100),
     (r"norm_gradient_kernel<\d,vectors,searched-generic", 128, 3600),
     (r"norm_gradient_walk_kernel", 128, 11600),
-    (r"norm_gradient_any_kernel", 64, 12300),
-    (r"norm_any_kernel", 64, 7600),
+    (r"norm_gradient_generic_kernel", 64, 12300),
+    (r"norm_generic_kernel", 64, 7600),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
     (r"angle_gradient_kernel<\d,vectors", 80, 4600),
@@ -49,7 +49,7 @@ BUDGET = [
     (r"", 64, 1500),
 ]
 
-ROWS = ["from-tokens", "read", "searched", "searched-generic", "any"]
+POSITIONS = ["from-tokens", "read", "searched", "searched-generic", "any"]
 
 
 def find_tools():
@@ -87,13 +87,13 @@ def readable(symbol):
     if kernel == "norm_gradient_walk_kernel":
         return f"{kernel}<{arguments[0]}>"
     if kernel in ("norm_kernel", "norm_gradient_kernel"):
-        dtype, rows, angles = arguments[:3]
+        dtype, positions, angles = arguments[:3]
         order = ",after" if arguments[3:] == [2] else ""
-        return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}{order}>"
+        return f"{kernel}<{dtype},vectors,{POSITIONS[positions]},{['phase', 'table', 'any'][angles]}{order}>"
     dtype, flag = arguments[:2]
     kind = ["elements", "vectors"][flag]
     if len(arguments) > 2:
-        kind += f",{ROWS[arguments[2]]},{['phase', 'table', 'any'][arguments[3]]}"
+        kind += f",{POSITIONS[arguments[2]]},{['phase', 'table', 'any'][arguments[3]]}"
     return f"{kernel}<{dtype},{kind}>"
 
 

@@ -79,7 +79,7 @@ static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t 
 static void launch_pass(const gradient_call &g, bool vectors, size_t shared_memory_bytes, gradient_launches *l)
 {
     if (vectors)
-        launch_kernel_of_pass<usual_gradient>(g, true, shared_memory_bytes, l);
+        launch_kernel_of_pass<narrow_gradient>(g, true, shared_memory_bytes, l);
     else
         launch_kernel_of_pass<wide_gradient>(g, false, shared_memory_bytes, l);
 }

@@ -9,16 +9,16 @@
 
 #define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
-        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, POSITIONS_GENERIC, ANGLES_ANY, !VECTORS>>,                 \
+        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, POSITIONS_GENERIC, ANGLES_GENERIC, !VECTORS>>,             \
             "cuda-" name "-" form "-sums"                                                                                  \
     }
 #define GRADIENT_KERNEL(name, DTYPE, form, VECTORS)                                                                        \
     {                                                                                                                      \
         (const void *)angle_gradient_kernel<gradient_pass<DTYPE, VECTORS>>, "cuda-" name "-" form "-gradient"              \
     }
-#define ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                              \
+#define GENERIC_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                          \
     {                                                                                                                      \
-        (const void *)norm_gradient_any_kernel<any_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"           \
+        (const void *)norm_gradient_generic_kernel<generic_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"   \
     }
 #define ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, POSITIONS, ANGLES, ORDER)                                            \
     {                                                                                                                      \
@@ -61,8 +61,8 @@
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
-            {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", POSITIONS_GENERIC, ANGLES_ANY, 0),           \
-             ANY_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                       \
+            {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", POSITIONS_GENERIC, ANGLES_GENERIC, 0),       \
+             GENERIC_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                   \
             WALK(name, DTYPE)                                                                                              \
     }
 

@@ -49,7 +49,7 @@ template <typename OF_STRIDE, int SEGMENTS, int WINDOWS> struct gradient_segment
     block_tensor<stride> x[WINDOWS];         /* forward_src of each window */
 };
 
-typedef gradient_segments<int32_t, USUAL_SEGMENTS, USUAL_SEGMENTS> usual_gradient;
+typedef gradient_segments<int32_t, NARROW_SEGMENTS, NARROW_SEGMENTS> narrow_gradient;
 
 /* Marks the slope of a poisoned head, which adds nothing to the gradient: the first 4 bytes of a NaN that arithmetic never
  * produces. */

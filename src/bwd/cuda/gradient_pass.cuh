@@ -21,7 +21,7 @@ struct unit_thread {
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
         slot = in_unit >> call.item_bits;
         in_head = in_unit & ((1u << call.item_bits) - 1);
-        token = find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        token = find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
         token.outer *= (int32_t)call.entries;
         heads = unit < units ? min(call.entries, call.batch - (uint32_t)token.outer) * call.heads_of_entry.divisor : 0;
     }
@@ -67,7 +67,7 @@ template <class CALL> struct listed_item {
 
     __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
-        return find_address<ADDRESSES_ANY>(call.shape, segment(), t, token, head, 0);
+        return find_address<ADDRESSES_GENERIC>(call.shape, segment(), t, token, head, 0);
     }
 
     /* Returns the offset of a piece in its head. */
@@ -167,16 +167,16 @@ __device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const bl
 
 /* What differs between the kernels, and everything that find_coefficients requires. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
-    static constexpr int DTYPE = OF_DTYPE, POSITIONS = POSITIONS_GENERIC, ANGLES = ANGLES_ANY;
-    static constexpr bool VECTORS = OF_VECTORS, PLAIN = false;
-    static constexpr int ADDRESSES = ADDRESSES_ANY;
+    static constexpr int DTYPE = OF_DTYPE, POSITIONS = POSITIONS_GENERIC, ANGLES = ANGLES_GENERIC;
+    static constexpr bool VECTORS = OF_VECTORS, ALWAYS_FAST = false;
+    static constexpr int ADDRESSES = ADDRESSES_GENERIC;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_item<OF_DTYPE, OF_VECTORS> data;
     static constexpr bool WIDE = !OF_VECTORS;
     typedef int32_t index;
-    typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
+    typedef std::conditional_t<OF_VECTORS, narrow_gradient, wide_gradient> call;
     typedef typename call::stride stride;
-    static constexpr uint32_t STEPS = OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS;
+    static constexpr uint32_t STEPS = OF_VECTORS ? FAST_PAIRS : TROPE_MAX_PAIRS;
     typedef phase_steps<STEPS> steps;
     /* In the vector kernel, each pair has one angle, so both elements of a pair add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
@@ -464,14 +464,14 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
 {
     for (uint32_t unit = 0; unit < units; unit++) {
         const int32_t action = action_of_token<R>(call, unit);
-        block_token<int32_t> token = find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit);
+        block_token<int32_t> token = find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)unit);
         token.outer *= (int32_t)call.entries;
         const int32_t end = (int32_t)min((uint32_t)token.outer + call.entries, call.batch);
         for (; token.outer < end && (is_filled(action, false) || !s.in_place); token.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
                 const uint32_t head = trope_divide(&s.head_items, i), in_head = i - head * s.working;
-                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, token, head, in_head);
-                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, token, head, in_head);
+                const char *const from = find_address<ADDRESSES_GENERIC>(call.shape, s, s.src, token, head, in_head);
+                char *const to = find_address<ADDRESSES_GENERIC>(call.shape, s, s.dst, token, head, in_head);
                 item_pairs<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
                 if (is_filled(action, false))
@@ -508,7 +508,7 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
         const angle_column angle(plan, column);
         for (uint32_t unit = first; first < together && unit < units; unit += together) {
             if (call.mode == GRADIENT_DIRECT) {
-                angle.store(find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
+                angle.store(find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
                             position_of_unit(tokens, unit, axis), sum_of_unit(call, unit, column));
                 continue;
             }
@@ -544,7 +544,7 @@ __device__ __forceinline__ void emit_keys(const gradient_call &call, const block
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
         const int64_t batch = plan.d_freqs_stride.batch
-                                  ? find_token<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer
+                                  ? find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)unit).outer
                                   : 0;
         const int64_t bucket =
             batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? position_of_unit(tokens, unit, axis) : 0);

@@ -237,8 +237,8 @@ template <class R> struct sum_job : item_job<R> {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<ADDRESSES_ANY>(call.shape, this->segment(call), dst, this->token, first_head,
-                                           this->item.in_head);
+        return find_address<ADDRESSES_GENERIC>(call.shape, this->segment(call), dst, this->token, first_head,
+                                               this->item.in_head);
     }
 
     /* Idle threads load a dummy address: see item_job. */

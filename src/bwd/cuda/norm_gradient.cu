@@ -119,7 +119,7 @@ static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_for
     const trope_backward_kernels *const kernels = trope_backward_kernels_of(pass.plan.dtype);
     if (!form.vectors)
         return &kernels->norm.elements;
-    const trope_plan_norm &n = usual_norm(pass.plan).head->norm;
+    const trope_plan_norm &n = common_norm(pass.plan).head->norm;
     if (form.walks)
         return &kernels->norm_of_heads;
     return n.is_token ? &kernels->norm.vectors : find_norm_kernel(kernels->norm, pass.plan, form);
@@ -205,15 +205,15 @@ static trope_status result_of(const char *function, cudaError_t error)
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
-static trope_status launch_any_pass(const char *function, const norm_pass &pass, const norm_cells &cells,
-                                    const left_sums &sums, bool finds_tokens)
+static trope_status launch_generic_pass(const char *function, const norm_pass &pass, const norm_cells &cells,
+                                        const left_sums &sums, bool finds_tokens)
 {
-    norm_gradient_any_call call;
+    norm_gradient_generic_call call;
     const trope_plan &plan = pass.plan;
     const void *const kernel = trope_backward_kernels_of(plan.dtype)->norm.elements.function;
     call.cells = cells;
     call.finds_tokens = finds_tokens;
-    const size_t shared_memory_bytes = plan_norm_any(plan, call.cells.run_tokens, &call);
+    const size_t shared_memory_bytes = plan_norm_generic(plan, call.cells.run_tokens, &call);
     call.shape.rotating_slices *= call.cells.slices;
     call.rounding = pass.rounding;
     call.sums = sums;
@@ -258,7 +258,7 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, voi
     if (plan.operand_count && plan.batch * plan.tokens > 0) {
         const block_form form = form_of_pass(pass);
         status = form.vectors ? launch_vectors(function, pass, form, sums.cells)
-                              : launch_any_pass(function, pass, plan_cells(plan), sums.cells, false);
+                              : launch_generic_pass(function, pass, plan_cells(plan), sums.cells, false);
     }
     if (status || !sums.operands)
         return status;
@@ -284,7 +284,7 @@ static trope_status find_slopes(const char *function, const trope_plan &plan, bo
         return TROPE_OK;
     if (of_tokens)
         cells = {1, (uint32_t)(plan.batch * plan.tokens), cells.units, cells.units, 1, cells.units};
-    return launch_any_pass(function, pass, cells, left_sums{}, of_tokens);
+    return launch_generic_pass(function, pass, cells, left_sums{}, of_tokens);
 }
 
 /* Runs the gradient of the angles, which also moves the operands without a norm. */

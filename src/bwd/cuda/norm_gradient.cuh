@@ -18,7 +18,7 @@ struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, ORD
 
 /* A pass in which threads keep sums of d_weight over several tokens. */
 template <int OF_DTYPE, int ORDER = 0>
-struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, POSITIONS_GENERIC, ANGLES_ANY, ORDER> {
+struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, POSITIONS_GENERIC, ANGLES_GENERIC, ORDER> {
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_BEFORE> before;
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
 };
@@ -118,7 +118,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     {
         if (!rotates(action) || !this->is_window(call))
             return;
-        if (R::PLAIN || R::ANGLES == ANGLES_PHASE || !own)
+        if (R::ALWAYS_FAST || R::ANGLES == ANGLES_PHASE || !own)
             this->template rotate<true>(call, TROPE_ROUND_ONCE, own, g);
         else
             this->template rotate<false>(call, TROPE_ROUND_ONCE, own, g);

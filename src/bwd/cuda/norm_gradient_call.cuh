@@ -64,13 +64,13 @@ struct norm_gradient_call : norm_call {
     left_sums sums;
     uint32_t thread_sums_at; /* offset of thread_sums in shared memory, in bytes */
     uint32_t terms_of_item;  /* distance in floats between the terms of neighbouring threads, for one element */
-    block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
-    uint32_t x_is_alike;                     /* each x has the same strides as its dy, so one distance suffices: */
-    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from dy to x */
-    operand_gradient of[USUAL_SEGMENTS];
+    block_tensor<int32_t> x[NARROW_SEGMENTS]; /* forward_src */
+    uint32_t x_is_alike;                      /* each x has the same strides as its dy, so one distance suffices: */
+    int64_t x_moved[NARROW_SEGMENTS];         /* bytes from dy to x */
+    operand_gradient of[NARROW_SEGMENTS];
 };
 
-struct norm_gradient_any_call : norm_any_call {
+struct norm_gradient_generic_call : norm_generic_call {
     left_sums sums;
     norm_cells cells;
     int32_t rounding;      /* the call's rounding: it may round dx before dx is added to dst */

@@ -7,8 +7,8 @@
 #include "bwd/cuda/norm_gradient.cuh"
 #include "fwd/cuda/norm_generic.cuh"
 
-template <int OF_DTYPE> struct any_norm_gradient : any_norm<OF_DTYPE> {
-    typedef norm_gradient_any_call call;
+template <int OF_DTYPE> struct generic_norm_gradient : generic_norm<OF_DTYPE> {
+    typedef norm_gradient_generic_call call;
 };
 
 __device__ __forceinline__ float norm_slope(float mean, float rstd)
@@ -22,22 +22,22 @@ __device__ __forceinline__ double norm_slope(double mean, double rstd)
 }
 
 /* A head of a cell. dy is its src, dx its dst. If the norm comes before the rotation, dy is rotated, otherwise x. */
-template <class R> struct gradient_head : any_head<R> {
+template <class R> struct gradient_head : generic_head<R> {
     typedef typename R::element element;
     typedef typename R::real real;
     typedef typename pair_types<R::DTYPE>::pair pair_of_reals;
 
-    const norm_gradient_any_call &call;
+    const norm_gradient_generic_call &call;
     const head_tensor &x;
     const operand_gradient &gradient;
     uint32_t token_in_block;
     int32_t action;
     bool is_after;
 
-    __device__ __forceinline__ gradient_head(const norm_gradient_any_call &of_call, int64_t first_token, uint32_t in_block,
-                                             uint32_t operand, uint32_t of_head)
-        : any_head<R>(of_call, of_call.of[operand],
-                      find_token<ADDRESSES_ANY, int64_t>(of_call.shape, first_token + in_block), of_head),
+    __device__ __forceinline__ gradient_head(const norm_gradient_generic_call &of_call, int64_t first_token,
+                                             uint32_t in_block, uint32_t operand, uint32_t of_head)
+        : generic_head<R>(of_call, of_call.of[operand],
+                          find_token<ADDRESSES_GENERIC, int64_t>(of_call.shape, first_token + in_block), of_head),
           call(of_call), x(of_call.x[operand]), gradient(of_call.gradient[operand]), token_in_block(in_block),
           action(action_of_token<R>(of_call, in_block)), is_after(this->o.norm.is_after)
     {
@@ -100,7 +100,7 @@ template <class R> struct gradient_head : any_head<R> {
     {
         if (is_after)
             rotate_window(own);
-        return any_head<R>::find_squares([&](int32_t e) { return normalised(e); });
+        return generic_head<R>::find_squares([&](int32_t e) { return normalised(e); });
     }
 
     __device__ __forceinline__ real find_rstd(bool own) const
@@ -243,11 +243,11 @@ template <class R> struct gradient_head : any_head<R> {
 
 /* The heads of a block's cell. Each unit has NORM_HEADS places, even if it has fewer heads. */
 template <class R> struct cell_of_heads {
-    const norm_gradient_any_call &call;
+    const norm_gradient_generic_call &call;
     int64_t first_token;
     uint32_t tokens, first_unit, units;
 
-    __device__ __forceinline__ explicit cell_of_heads(const norm_gradient_any_call &of)
+    __device__ __forceinline__ explicit cell_of_heads(const norm_gradient_generic_call &of)
         : call(of), first_token((int64_t)blockIdx.x * of.shape.tokens_of_block),
           tokens((uint32_t)min((int64_t)of.shape.tokens_of_block, of.shape.tokens - first_token)),
           first_unit(blockIdx.y * of.cells.slice_units), units(min(of.cells.slice_units, of.cells.units - first_unit))
@@ -318,7 +318,7 @@ template <class R, class ADD>
 __device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_t operand, uint32_t weight, ADD add)
 {
     typedef typename R::real real;
-    const norm_gradient_any_call &call = cell.call;
+    const norm_gradient_generic_call &call = cell.call;
     const gradient_head<R> h(call, cell.first_token, 0, operand, 0);
     const uint32_t row = h.o.norm.weight_of_head ? 0 : blockIdx.y - h.gradient.first_slice;
     for (int32_t number = (int32_t)thread_of_block(); number < h.o.head_dim - h.o.rotary_dim / 2;
@@ -337,7 +337,7 @@ __device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_
 template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<R> &cell, bool own)
 {
     typedef typename R::real real;
-    const norm_gradient_any_call &call = cell.call;
+    const norm_gradient_generic_call &call = cell.call;
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
         const operand_gradient &g = call.gradient[i];
@@ -360,7 +360,8 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
 
 /* Finds rstd and slope of norms over a token, which is the block's row, for the launches that follow. It may also only
  * find the sums over the token's heads. */
-template <class R> __device__ __forceinline__ void find_tokens(const norm_gradient_any_call &call, int64_t token, bool own)
+template <class R>
+__device__ __forceinline__ void find_tokens(const norm_gradient_generic_call &call, int64_t token, bool own)
 {
     typedef typename R::real real;
     for (uint32_t i = 0; i < call.operands; i++) {
@@ -379,7 +380,8 @@ template <class R> __device__ __forceinline__ void find_tokens(const norm_gradie
 
 template <class R>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
-    norm_gradient_any_kernel(KERNEL_PARAMETER(norm_gradient_any_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+    norm_gradient_generic_kernel(KERNEL_PARAMETER(norm_gradient_generic_call) call,
+                                 KERNEL_PARAMETER(typename R::steps) steps)
 {
     const cell_of_heads<R> cell(call);
     const uint32_t warp = thread_of_block() / 32;

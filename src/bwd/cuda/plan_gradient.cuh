@@ -32,7 +32,7 @@ static inline bool rows_are_known(const trope_plan &plan)
 static inline bool sequences_are_few(const trope_plan &plan)
 {
     const trope_position_source &s = plan.position_source;
-    return s.boundaries && search_is_usual(s) && !s.stream && s.count <= MOST_SEQUENCES &&
+    return s.boundaries && search_is_fast(s) && !s.stream && s.count <= MOST_SEQUENCES &&
            plan.angles.out_of_range == TROPE_RANGE_POISON;
 }
 
@@ -137,10 +137,10 @@ static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
 
 static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return !(o.norm.is_given && o.rotary_dim) && operand_is_vector(plan, o) && strides_are_usual(o.src_stride) &&
-           strides_are_usual(o.dst_stride) &&
+    return !(o.norm.is_given && o.rotary_dim) && operand_is_vector(plan, o) && strides_are_narrow(o.src_stride) &&
+           strides_are_narrow(o.dst_stride) &&
            (!o.rotary_dim ||
-            (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_usual(o.forward_src_stride)));
+            (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_narrow(o.forward_src_stride)));
 }
 
 /* Whether the vector kernel of the pass can run a plan. It requires what can_be_vectors asks, rounding once, and one
@@ -149,14 +149,13 @@ static inline bool gradient_can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
-    bool fits =
-        tokens_are_narrow(plan) && pairs_are_usual(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
+    bool fits = tokens_are_narrow(plan) && pairs_fit(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand o = operand_of_pass(plan.operands[i]);
         segments += cut_head(plan, o, runs);
         fits = fits && (!(o.rotary_dim || moves_operand(plan, o)) || can_be_vectors_of_pass(plan, o));
     }
-    return fits && segments <= USUAL_SEGMENTS;
+    return fits && segments <= NARROW_SEGMENTS;
 }
 
 template <class CALL>

@@ -213,7 +213,7 @@ static inline block_form form_of_norm_gradient(const trope_plan &plan, int32_t r
         const trope_plan_operand &o = plan.operands[i];
         form.vectors = form.vectors && !o.accumulate && !(o.norm.is_after && rounding) &&
                        tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
-                       strides_are_usual(o.forward_src_stride);
+                       strides_are_narrow(o.forward_src_stride);
     }
     return form;
 }

@@ -27,7 +27,7 @@ static inline bool sum_fits_vectors(const trope_plan &plan, const trope_plan_ope
 
 static inline block_form form_of_sums(const trope_plan &plan)
 {
-    bool vectors = can_be_vectors(plan) && pairs_are_usual(plan);
+    bool vectors = can_be_vectors(plan) && pairs_fit(plan);
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!plan.operands[i].summed_heads || sum_fits_vectors(plan, plan.operands[i]));
     block_form form = form_of(plan, vectors);
@@ -47,7 +47,7 @@ struct sum_blocks : rotation_blocks {
             return;
         s->terms = (uint32_t)terms_of(o);
         const uint32_t slots =
-            std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->head_items.divisor, 1u));
+            std::min(power_of_two(s->terms), std::max((uint32_t)DEFAULT_THREADS / s->head_items.divisor, 1u));
         s->slot_bits = (uint32_t)__builtin_ctz(slots);
         s->rounds = power_of_two(s->terms) / slots;
         s->places = s->heads / s->terms * slots;

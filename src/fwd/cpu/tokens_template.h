@@ -537,8 +537,8 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
         write_normed_heads(kind, &job, heads, count);
 }
 
-ALWAYS_INLINE void write_any_pairing(int dtype, int normed, const trope_plan *plan, const trope_plan_operand *o,
-                                     const FN(chunk) * chunk)
+ALWAYS_INLINE void write_by_pairing(int dtype, int normed, const trope_plan *plan, const trope_plan_operand *o,
+                                    const FN(chunk) * chunk)
 {
     if (plan->interleaved_src)
         plan->interleaved_dst ? write_vectors((vector_kind){dtype, dtype, normed, 1, 1}, plan, o, chunk)
@@ -552,11 +552,11 @@ ALWAYS_INLINE void write_any_pairing(int dtype, int normed, const trope_plan *pl
     static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
     {                                                                                                                      \
         if (!o->norm.is_given)                                                                                             \
-            write_any_pairing(TROPE_##dtype, 0, plan, o, chunk);                                                           \
+            write_by_pairing(TROPE_##dtype, 0, plan, o, chunk);                                                            \
         else if (o->norm.is_after)                                                                                         \
-            write_any_pairing(TROPE_##dtype, TROPE_NORM_AFTER, plan, o, chunk);                                            \
+            write_by_pairing(TROPE_##dtype, TROPE_NORM_AFTER, plan, o, chunk);                                             \
         else                                                                                                               \
-            write_any_pairing(TROPE_##dtype, TROPE_NORM_BEFORE, plan, o, chunk);                                           \
+            write_by_pairing(TROPE_##dtype, TROPE_NORM_BEFORE, plan, o, chunk);                                            \
     }
 WRITE_VECTORS(F32)
 WRITE_VECTORS(F16)

@@ -8,7 +8,7 @@
 
 /* The source of angles that a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and
  * sin), or both. */
-enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
+enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_GENERIC };
 
 /* Positions that follow from tokens, for every context parallel rank. The tokens are two runs, with a gap between their
  * positions. */
@@ -34,13 +34,13 @@ struct cuda_plan {
     index_source source;  /* of the ids or start positions that are read */
     int32_t from_tokens;  /* positions follow from the tokens, by: */
     token_positions positions;
-    int32_t has_plain_freqs; /* fp32 freqs, a column for each pair, an even number of pairs, one plane for all axes */
-    trope_plan plan;         /* kernels must not follow its pointers to host memory */
+    int32_t has_fast_freqs; /* fp32 freqs, a column for each pair, an even number of pairs, one plane for all axes */
+    trope_plan plan;        /* kernels must not follow its pointers to host memory */
 };
 
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const trope_plan &plan)
 {
-    return ANGLES == ANGLES_ANY ? plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
+    return ANGLES == ANGLES_GENERIC ? plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
 }
 
 /* Returns the part of a pair. There are at most TROPE_MAX_AXES parts, so comparisons replace the division. */
@@ -82,12 +82,12 @@ struct raw_entry {
     }
 };
 
-/* Returns the column of a pair's first element (0) or second one (1). PLAIN: a pair has one column. */
-template <bool PLAIN> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
+/* Returns the column of a pair's first element (0) or second one (1). FAST: a pair has one column. */
+template <bool FAST> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
-    return PLAIN || !p.plan.angles.per_element ? pair
-           : p.plan.interleaved_columns        ? 2 * pair + which
-                                               : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
+    return FAST || !p.plan.angles.per_element ? pair
+           : p.plan.interleaved_columns       ? 2 * pair + which
+                                              : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
 
 /* The table entries of an element: an angle, or a cosine and a sine. */
@@ -172,8 +172,8 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    /* Scales and rounds the coefficients. PLAIN: the call rounds once. */
-    template <bool PLAIN> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
+    /* Scales and rounds the coefficients. FAST: the call rounds once. */
+    template <bool FAST> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
     {
         typedef typename elements<DTYPE>::real real;
         if constexpr (DTYPE == TROPE_F64) {
@@ -185,7 +185,7 @@ template <int DTYPE> struct couple {
         }
         if (is_nan)
             cosine = sine = (real)NAN;
-        if (!PLAIN && p.plan.rounding == TROPE_ROUND_NATIVE)
+        if (!FAST && p.plan.rounding == TROPE_ROUND_NATIVE)
             round();
     }
 

@@ -147,7 +147,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
         const block_token<typename R::index> at =
             find_token<R::ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)run.in_block);
         const block_tokens<position_type<R>> tokens = tokens_of_block<R>(call);
-        if (R::ADDRESSES == ADDRESSES_ANY) {
+        if (R::ADDRESSES == ADDRESSES_GENERIC) {
             batch = found_here((typename R::index)at.batch(call.shape));
             token = found_here((typename R::index)at.index(call.shape));
         }
@@ -265,14 +265,14 @@ template <class R> struct phase_source {
             /* (Positions of 32 bits are never negative.) */
             sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, of_pair,
                             &made.of[i].sine, &made.of[i].cosine);
-            made.of[i].template finish<R::PLAIN>(call.plan, false);
+            made.of[i].template finish<R::ALWAYS_FAST>(call.plan, false);
         }
         *(couples<R, COUNT> *)to = made;
         return false;
     }
 };
 
-/* freqs in fp32 with one column for each pair, and one position for all pairs of a token (cuda_plan.has_plain_freqs). */
+/* freqs in fp32 with one column for each pair, and one position for all pairs of a token (cuda_plan.has_fast_freqs). */
 template <class R> struct freqs_source {
     typedef run_positions<R, true> positions_type;
     typedef typename R::stride stride;
@@ -331,7 +331,7 @@ template <class R> struct freqs_source {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             made.of[i] = {cosine[i], sine[i]};
-            made.of[i].template finish<R::PLAIN>(call.plan, is_missing());
+            made.of[i].template finish<R::ALWAYS_FAST>(call.plan, is_missing());
         }
         *(couples<R, COUNT> *)to = made;
         return false;
@@ -357,29 +357,30 @@ template <class R> struct table_source {
         const bool has_entries = is_there && run.is_there(p.plan);
         is_nan = is_nan_position<R>(position);
 #pragma unroll
-        for (int i = 0; i < (R::PLAIN ? 1 : 2); i++)
-            at[i] = found_here(
-                has_entries ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, i) * column) * p.entry_bytes : 0);
+        for (int i = 0; i < (R::ALWAYS_FAST ? 1 : 2); i++)
+            at[i] = found_here(has_entries ? (of_row + column_of_pair<R::ALWAYS_FAST>(p, (int32_t)run.pair, i) * column) *
+                                                 p.entry_bytes
+                                           : 0);
     }
 
     __device__ __forceinline__ void ask(const typename R::call &call, const typename R::steps &, const couple_run<R> &)
     {
         first.load<R::DTYPE>(call.plan, at[0]);
-        if (!R::PLAIN)
+        if (!R::ALWAYS_FAST)
             second.load<R::DTYPE>(call.plan, at[1]);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
     {
         first.await_all(condition);
-        if (!R::PLAIN)
+        if (!R::ALWAYS_FAST)
             second.await_all(condition);
     }
 
     __device__ __forceinline__ void settle_all()
     {
         first.settle_all();
-        if (!R::PLAIN)
+        if (!R::ALWAYS_FAST)
             second.settle_all();
     }
 
@@ -394,13 +395,13 @@ template <class R> struct table_source {
                                          couple<R::DTYPE> *to) const
     {
         const cuda_plan &p = call.plan;
-        const bool differ = !R::PLAIN && p.plan.angles.per_element && first.differs(second, p.plan.angles.dtype);
+        const bool differ = !R::ALWAYS_FAST && p.plan.angles.per_element && first.differs(second, p.plan.angles.dtype);
         couple<R::DTYPE> of_first = couple_of_entries<R::DTYPE>(p.plan.angles, first);
-        of_first.template finish<R::PLAIN>(p, is_nan);
+        of_first.template finish<R::ALWAYS_FAST>(p, is_nan);
         couple<R::DTYPE> of_second = of_first;
         if (differ) {
             of_second = couple_of_entries<R::DTYPE>(p.plan.angles, second);
-            of_second.template finish<R::PLAIN>(p, is_nan);
+            of_second.template finish<R::ALWAYS_FAST>(p, is_nan);
         }
         if (differ && p.plan.swap_sines) {
             const typename R::real sine = of_first.sine;
@@ -408,7 +409,7 @@ template <class R> struct table_source {
             of_second.sine = sine;
         }
         *to = of_first;
-        if (!R::PLAIN && p.plan.angles.per_element)
+        if (!R::ALWAYS_FAST && p.plan.angles.per_element)
             to[call.shape.second_at] = of_second;
         return differ;
     }
@@ -517,7 +518,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
 }
 
 template <class R, class LOAD, class PREPARE>
-__device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
+__device__ __forceinline__ bool make_all_couples(const typename R::call &call, const typename R::steps &steps,
                                                  typename R::index first_token, uint32_t tokens, uint32_t first_maker,
                                                  LOAD load, PREPARE prepare)
 {
@@ -528,7 +529,7 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
         __syncthreads();
     if (has_phases<R::ANGLES>(call.plan.plan))
         return make_couples<R, phase_source<R>>(call, steps, first_token, tokens, first_maker, count, load, prepare);
-    if (call.plan.has_plain_freqs)
+    if (call.plan.has_fast_freqs)
         return make_couples<R, freqs_source<R>>(call, steps, first_token, tokens, first_maker, count, load, prepare);
     return make_couples<R, table_source<R>>(call, steps, first_token, tokens, first_maker, 1, load, prepare);
 }
@@ -560,7 +561,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     if (only_searches)
         __syncthreads();
     else
-        differ = make_any_couples<R>(call, steps, first_token, rotating, first_maker, load, prepare);
+        differ = make_all_couples<R>(call, steps, first_token, rotating, first_maker, load, prepare);
     /* The deciding warp is the one that only searches. Without such a warp it is the last one, which has the fewest
      * couples. */
     const uint32_t decider = first_maker ? 0 : (threads_of_block() - 1) & ~31u;
@@ -568,7 +569,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         decide_actions<R::POSITIONS, R::ANGLES != ANGLES_PHASE>(
             call.plan.plan, call.plan.of_padding, count, tokens_of_block<R>(call), min(threads_of_block() - decider, 32u));
     meanwhile();
-    if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
+    if (R::ALWAYS_FAST || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;
     }

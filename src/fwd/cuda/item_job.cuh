@@ -11,22 +11,22 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_POSITIONS, int OF_ANGLES, bool I
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
     static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE           ? 1
                                       : OF_POSITIONS == POSITIONS_GENERIC ? TROPE_MAX_PAIRS
-                                                                          : USUAL_PAIRS;
+                                                                          : FAST_PAIRS;
     static constexpr block_limit LIMIT = block_limits(OF_POSITIONS, IS_WIDE);
     static constexpr int HEADS = 1; /* the number of consecutive heads of a thread */
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef item_pairs<OF_DTYPE, OF_VECTORS> data;
     typedef std::conditional_t<IS_WIDE, int64_t, int32_t> index, stride;
-    typedef std::conditional_t<IS_WIDE, wide_call, usual_call> call;
+    typedef std::conditional_t<IS_WIDE, wide_call, narrow_call> call;
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = data::WIDTH;
-    /* Whether all calls of the kernel rotate plainly (rotates_plainly in vector_calls.cuh). */
-    static constexpr bool PLAIN = OF_POSITIONS != POSITIONS_FROM_TOKENS && OF_POSITIONS != POSITIONS_GENERIC;
+    /* Whether all calls of the kernel rotate plainly (rotates_fast in vector_calls.cuh). */
+    static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_FROM_TOKENS && OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr int ADDRESSES = OF_POSITIONS == POSITIONS_SEARCHED           ? ADDRESSES_SIMPLE
                                      : OF_POSITIONS == POSITIONS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
-                                                                                  : ADDRESSES_ANY;
+                                                                                  : ADDRESSES_GENERIC;
 };
 
 /* ---- the rotation of a lane ---- */
@@ -154,7 +154,7 @@ template <class R> struct item_job {
     block_item item;
     block_token<typename R::index> token;
     typename R::data v;
-    char *to;   /* with PLAIN, it is found early, which frees the registers with its terms */
+    char *to;   /* with FAST, it is found early, which frees the registers with its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
     item_job() = default;
@@ -189,13 +189,13 @@ template <class R> struct item_job {
     /* Must follow the waits for all small loads, because it has branches. */
     __device__ __forceinline__ void prepare(const typename R::call &call)
     {
-        if (R::PLAIN)
+        if (R::ALWAYS_FAST)
             to = find_to(call);
     }
 
     __device__ __forceinline__ void store(const typename R::call &call) const
     {
-        char *const at = R::PLAIN ? to : find_to(call);
+        char *const at = R::ALWAYS_FAST ? to : find_to(call);
         v.store(at, at + segment(call).dst.second);
     }
 
@@ -211,15 +211,15 @@ template <class R> struct item_job {
         return find_address<R::ADDRESSES>(call.shape, segment(call), dst, token, item.head, item.in_head);
     }
 
-    /* Returns whether rotate_usually can finish the item: it rotates, rounds once and does not accumulate, and both
+    /* Returns whether rotate_fast can finish the item: it rotates, rounds once and does not accumulate, and both
      * elements of each pair have the same coefficients. */
-    __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
+    __device__ __forceinline__ bool is_fast(const typename R::call &call, int32_t action, bool own) const
     {
-        return action == TROPE_TOKEN_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
+        return action == TROPE_TOKEN_ROTATE && (R::ALWAYS_FAST ? segment(call).rotates : segment(call).is_fast) && !own;
     }
 
     /* INTERLEAVED: src and dst are interleaved, and the vectors stay interleaved. */
-    template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
+    template <bool INTERLEAVED> __device__ __forceinline__ void rotate_fast(const typename R::call &call)
     {
         constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
         if (!INTERLEAVED && call.plan.plan.interleaved_src)
@@ -278,10 +278,10 @@ template <class R> struct item_job {
     {
         const typename R::segment &s = segment(call);
         const bool rotates = action == TROPE_TOKEN_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
-                   adds = !R::PLAIN && s.accumulate;
+                   adds = !R::ALWAYS_FAST && s.accumulate;
         if (fills ? action == TROPE_TOKEN_ZERO && adds : !rotates && s.in_place)
             return; /* dst already has the result */
-        if (R::PLAIN) {
+        if (R::ALWAYS_FAST) {
             if (fills)
                 v.fill(filling_of<R::DTYPE>(action));
             return store(call);

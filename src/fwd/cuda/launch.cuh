@@ -57,7 +57,7 @@ static inline position_kind kind_of_positions(const trope_plan &plan)
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
-        return s.ids ? POSITIONS_GENERIC : search_is_usual(s) ? POSITIONS_SEARCHED : POSITIONS_SEARCHED_GENERIC;
+        return s.ids ? POSITIONS_GENERIC : search_is_fast(s) ? POSITIONS_SEARCHED : POSITIONS_SEARCHED_GENERIC;
     return s.ids || s.starts ? POSITIONS_READ : is_short ? POSITIONS_GENERIC : POSITIONS_FROM_TOKENS;
 }
 
@@ -82,8 +82,8 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->entry_bytes = plan.angles.dtype == TROPE_F64 ? 8 : plan.angles.dtype == TROPE_F32 ? 4 : 2;
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
-    p->has_plain_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
-                         !plan.angles.stride.axis && !axis_bits_of_tokens(plan) && plan.pairs % 2 == 0;
+    p->has_fast_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
+                        !plan.angles.stride.axis && !axis_bits_of_tokens(plan) && plan.pairs % 2 == 0;
     p->axis_bits = axis_bits_of_tokens(plan);
     p->axis_mask = (1 << p->axis_bits) - 1;
     p->of_padding = trope_action_of_padding(&plan.position_source);

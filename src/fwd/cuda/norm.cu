@@ -18,10 +18,10 @@ const trope_cuda_kernel *trope_cuda_find_norm(const trope_plan *plan)
     return find_norm_kernel(*kernels_of(plan->dtype), *plan, form_of_norms(*plan));
 }
 
-static trope_status launch_any(const char *function, const trope_plan &plan, const void *kernel)
+static trope_status launch_generic(const char *function, const trope_plan &plan, const void *kernel)
 {
-    norm_any_call call;
-    const size_t shared_memory_bytes = plan_norm_any(plan, 1, &call);
+    norm_generic_call call;
+    const size_t shared_memory_bytes = plan_norm_generic(plan, 1, &call);
     REQUIRE(call.shape.tokens <= INT32_MAX && shared_memory_bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)call.shape.tokens);
     for (int i = 0; i < plan.operand_count; i++)
@@ -38,5 +38,5 @@ trope_status trope_cuda_norm(const char *function, const trope_plan *plan)
     const block_form form = form_of_norms(*plan);
     const void *const kernel = trope_cuda_find_norm(plan)->function;
     return form.vectors ? launch_blocks<norm_call, norm_blocks>(function, *plan, form, kernel)
-                        : launch_any(function, *plan, kernel);
+                        : launch_generic(function, *plan, kernel);
 }

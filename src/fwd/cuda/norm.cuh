@@ -27,7 +27,7 @@ struct norm_rotation : rotation<OF_DTYPE, true, OF_POSITIONS, OF_ANGLES, false> 
     typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_BEFORE> before;
     typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_AFTER> after;
     static constexpr int HEADS = NORM_HEADS;
-    static constexpr bool PLAIN = OF_POSITIONS != POSITIONS_GENERIC;
+    static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr bool TOKENS = true; /* the kernel takes norms over tokens */
 
     static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
@@ -450,23 +450,22 @@ template <class R> struct norm_job {
         }
     }
 
-    template <bool USUAL, bool TRANSPOSED = false>
+    template <bool FAST, bool TRANSPOSED = false>
     __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own,
                                            item_values<R> *x) const
     {
         block_item at = item();
         at.in_head -= call.first_window_item;
         if (call.plan.plan.interleaved_src)
-            rotate_heads<R, true, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
-                                              x);
+            rotate_heads<R, true, TRANSPOSED>(call.shape, at, FAST ? (int32_t)TROPE_ROUND_ONCE : rounding, !FAST && own, x);
         else
-            rotate_heads<R, false, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
+            rotate_heads<R, false, TRANSPOSED>(call.shape, at, FAST ? (int32_t)TROPE_ROUND_ONCE : rounding, !FAST && own,
                                                x);
     }
 
-    /* USUAL: the call rounds once, and both elements of each pair have the same coefficients. With a norm after the
+    /* FAST: the call rounds once, and both elements of each pair have the same coefficients. With a norm after the
      * rotation, `x` is the result of rotate_first. */
-    template <bool USUAL>
+    template <bool FAST>
     __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, item_values<R> *x)
     {
 #pragma unroll
@@ -474,16 +473,16 @@ template <class R> struct norm_job {
             if (!R::IS_AFTER)
                 x[h] = item_values<R>(of[h].v);
             x[h].multiply(rstd[h]);
-            if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
+            if (!FAST && call.rounding == TROPE_NORM_ROUND_TWICE)
                 x[h].round();
         }
         multiply_by_weights(call, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            if (!USUAL && call.rounding)
+            if (!FAST && call.rounding)
                 x[h].round();
         if (!R::IS_AFTER && is_window(call))
-            rotate<USUAL>(call, call.plan.plan.rounding, own, x);
+            rotate<FAST>(call, call.plan.plan.rounding, own, x);
         store_heads(call, x);
     }
 
@@ -513,8 +512,8 @@ template <class R> struct norm_job {
 #pragma unroll 1
         for (int h = 0; h < R::HEADS && of[0].item.present; h++) {
             of[0].prepare(call);
-            if (of[0].is_usual(call, action, own))
-                of[0].template rotate_usually<false>(call);
+            if (of[0].is_fast(call, action, own))
+                of[0].template rotate_fast<false>(call);
             else
                 of[0].finish(call, action, own);
 #pragma unroll
@@ -560,7 +559,7 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
     } else if (job.has_norm()) {
         const bool rotates = action == TROPE_TOKEN_ROTATE;
         job.write_rstd(call, rotates);
-        if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
+        if (rotates && (R::ALWAYS_FAST || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
             job.template finish_norm<true>(call, own, x);
         else if (rotates)
             job.template finish_norm<false>(call, own, x);

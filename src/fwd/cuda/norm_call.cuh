@@ -16,7 +16,7 @@
  * and the floats of shared memory for each token (token_sums.cuh). */
 #define TOKEN_THREADS     (3 * NORM_THREADS)
 #define MOST_TOKEN_HEADS  1024
-#define TOKEN_ROOM(heads) ((heads) + USUAL_SEGMENTS)
+#define TOKEN_ROOM(heads) ((heads) + NARROW_SEGMENTS)
 
 /* The norm of a segment. */
 struct block_norm {
@@ -35,7 +35,7 @@ struct block_norm {
 };
 
 /* The properties that all heads with a norm share. */
-struct norm_call : usual_call {
+struct norm_call : narrow_call {
     uint32_t head_items, join;                /* powers of two */
     uint32_t first_window_item, window_items; /* the lanes that rotate, if any head does */
     uint32_t any_idles;                       /* a head has idle lanes */
@@ -49,7 +49,7 @@ struct norm_call : usual_call {
     uint32_t is_token;   /* the norms are over tokens */
     uint32_t adds_heads; /* the block adds the heads of a token */
     uint32_t token_heads;
-    block_norm norms[USUAL_SEGMENTS];
+    block_norm norms[NARROW_SEGMENTS];
 };
 
 #endif

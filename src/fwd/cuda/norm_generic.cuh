@@ -7,8 +7,8 @@
 #include "fwd/cuda/item_job.cuh"
 #include "fwd/cuda/norm_generic_call.cuh"
 
-template <int OF_DTYPE> struct any_norm : rotation<OF_DTYPE, false, POSITIONS_GENERIC, ANGLES_ANY, true> {
-    typedef norm_any_call call;
+template <int OF_DTYPE> struct generic_norm : rotation<OF_DTYPE, false, POSITIONS_GENERIC, ANGLES_GENERIC, true> {
+    typedef norm_generic_call call;
 };
 
 __device__ __forceinline__ float reciprocal_root(float mean, float eps)
@@ -119,18 +119,18 @@ template <typename REAL> struct warp_tree {
 };
 
 /* A head, and the warp that processes it. */
-template <class R> struct any_head {
+template <class R> struct generic_head {
     typedef typename R::element element;
     typedef typename R::real real;
 
-    const norm_any_call &call;
+    const norm_generic_call &call;
     const head_operand &o;
     block_token<int64_t> token;
     uint32_t head, lane;
     int64_t number; /* of the token: batch * tokens + token */
 
-    __device__ __forceinline__ any_head(const norm_any_call &of_call, const head_operand &of,
-                                        const block_token<int64_t> &of_token, uint32_t of_head)
+    __device__ __forceinline__ generic_head(const norm_generic_call &of_call, const head_operand &of,
+                                            const block_token<int64_t> &of_token, uint32_t of_head)
         : call(of_call), o(of), token(of_token), head(of_head), lane(thread_of_warp())
     {
         number = token.batch(call.shape) * call.plan.plan.tokens + token.index(call.shape);
@@ -365,31 +365,31 @@ template <class R> struct any_head {
 
 /* Returns the rstd of a norm over tokens. All threads of the block must call it. */
 template <class R>
-__device__ __forceinline__ typename R::real find_rstd_of_token(const norm_any_call &call, const head_operand &o,
+__device__ __forceinline__ typename R::real find_rstd_of_token(const norm_generic_call &call, const head_operand &o,
                                                                const block_token<int64_t> &token, int32_t action, bool own)
 {
-    const any_head<R> first(call, o, token, 0);
+    const generic_head<R> first(call, o, token, 0);
     if (first.reads_rstd())
         return *first.rstd_place();
     return first.rstd_of(first.add_heads([&](uint32_t head) {
-        return action == TROPE_TOKEN_ROTATE ? any_head<R>(call, o, token, head).find_squares(own) : 0;
+        return action == TROPE_TOKEN_ROTATE ? generic_head<R>(call, o, token, head).find_squares(own) : 0;
     }));
 }
 
 template <class R>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
-    norm_any_kernel(KERNEL_PARAMETER(norm_any_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+    norm_generic_kernel(KERNEL_PARAMETER(norm_generic_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const int64_t number = blockIdx.x;
     const bool own = find_coefficients<R>(
         call, steps, number, 1, []() {}, []() {}, []() {});
     const int32_t action = action_of_token<R>(call, 0);
-    const block_token<int64_t> token = find_token<ADDRESSES_ANY, int64_t>(call.shape, number);
+    const block_token<int64_t> token = find_token<ADDRESSES_GENERIC, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
         const typename R::real of_token = o.norm.is_token ? find_rstd_of_token<R>(call, o, token, action, own) : 0;
         for (uint32_t head = thread_of_block() / 32; o.dst.base && head < o.heads; head += NORM_WARPS) {
-            const any_head<R> h(call, o, token, head);
+            const generic_head<R> h(call, o, token, head);
             if (action == TROPE_TOKEN_ROTATE && (o.rotary_dim || o.norm.is_given)) {
                 h.rotate(own, of_token);
                 continue;

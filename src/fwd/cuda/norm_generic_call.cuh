@@ -25,7 +25,7 @@ struct head_operand {
     trope_plan_norm norm;
 };
 
-struct norm_any_call {
+struct norm_generic_call {
     block_shape shape;
     cuda_plan plan;
     uint32_t operands, window_at, window_size; /* of shared memory, in bytes: start and size of the warps' windows */

@@ -17,12 +17,12 @@
         NORM_KERNEL(name, DTYPE, positions, POSITIONS, "phase", ANGLES_PHASE),                                             \
             NORM_KERNEL(name, DTYPE, positions, POSITIONS, "table", ANGLES_TABLE)                                          \
     }
-#define ANY_NORM_KERNEL(name, DTYPE)                                                                                       \
+#define GENERIC_NORM_KERNEL(name, DTYPE)                                                                                   \
     {                                                                                                                      \
-        (const void *)norm_any_kernel<any_norm<DTYPE>>, "cuda-" name "-elements-norm"                                      \
+        (const void *)norm_generic_kernel<generic_norm<DTYPE>>, "cuda-" name "-elements-norm"                              \
     }
 #define OTHER_NORM_KERNELS(name, DTYPE, ORDER)                                                                             \
-    ORDERED_NORM_KERNEL(name, DTYPE, "", POSITIONS_GENERIC, ANGLES_ANY, ORDER), ANY_NORM_KERNEL(name, DTYPE)
+    ORDERED_NORM_KERNEL(name, DTYPE, "", POSITIONS_GENERIC, ANGLES_GENERIC, ORDER), GENERIC_NORM_KERNEL(name, DTYPE)
 
 /* NORM_KERNELS has all kernels. It is for bf16, which almost all training with norms uses. */
 #define NORM_KERNELS(name, DTYPE)                                                                                          \
@@ -33,7 +33,7 @@
          {NORM_KERNEL(name, DTYPE, "searched-generic", POSITIONS_SEARCHED_GENERIC, "phase", ANGLES_PHASE)}},               \
             {ORDERED_NORM_KERNEL(name, DTYPE, "-after-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE,             \
                                  TROPE_NORM_AFTER),                                                                        \
-             ORDERED_NORM_KERNEL(name, DTYPE, "-after", POSITIONS_GENERIC, ANGLES_ANY, TROPE_NORM_AFTER)},                 \
+             ORDERED_NORM_KERNEL(name, DTYPE, "-after", POSITIONS_GENERIC, ANGLES_GENERIC, TROPE_NORM_AFTER)},             \
             OTHER_NORM_KERNELS(name, DTYPE, TROPE_NORM_BEFORE)                                                             \
     }
 /* FEW_NORM_KERNELS is for f32, and NO_FAST_NORM_KERNELS is for f16. */

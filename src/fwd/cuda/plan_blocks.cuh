@@ -11,9 +11,9 @@
 
 /* The number of threads that a block should have. The other threads wait while some find the position of a token, so
  * many small blocks are better than a few large ones. Sums of heads need more threads. */
-#define USUAL_THREADS 256
-#define SMALL_THREADS 96
-#define MOST_ITEMS    320 /* of a token in one block: with 40 heads, two blocks would both compute the coefficients */
+#define DEFAULT_THREADS 256
+#define SMALL_THREADS   96
+#define MOST_ITEMS      320 /* of a token in one block: with 40 heads, two blocks would both compute the coefficients */
 
 /* A generic search takes long. If the device cannot hold all tokens of the call at once, a block searches for a few
  * tokens. */
@@ -117,7 +117,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = 1;
     s.accumulate = o.accumulate != 0;
-    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
+    s.is_fast = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
     return s;
 }
 
@@ -195,8 +195,8 @@ static inline block_form form_of(const trope_plan &plan, bool vectors)
     block_form form = {};
     form.vectors = vectors;
     form.pairs_of_item = vectors ? 16 / plan.element_size : 1;
-    form.threads = USUAL_THREADS;
-    form.items = USUAL_THREADS;
+    form.threads = DEFAULT_THREADS;
+    form.items = DEFAULT_THREADS;
     form.most = (uint32_t)block_limits(POSITIONS_GENERIC, !vectors).threads;
     form.splits = vectors && can_split(plan);
     return form;
@@ -274,7 +274,7 @@ static inline void cut_tokens(const trope_plan &plan, const block_form &form, ui
                               size_t bytes_of_token, block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = least_tokens(plan, shape->neighbours), threads = several > 1 ? USUAL_THREADS : form.threads,
+    const uint32_t several = least_tokens(plan, shape->neighbours), threads = several > 1 ? DEFAULT_THREADS : form.threads,
                    most = std::max((several > 1 ? threads : form.items) / several / of_head, 1u) * of_head;
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (of_head > 1)

@@ -36,7 +36,7 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
 
 /* Fills in all fields except the operands. Returns the size of the shared memory of a block with the given number of
  * tokens. */
-static inline size_t plan_norm_any(const trope_plan &plan, uint32_t tokens, norm_any_call *call)
+static inline size_t plan_norm_generic(const trope_plan &plan, uint32_t tokens, norm_generic_call *call)
 {
     block_shape *const shape = &call->shape;
     block_form form = {};

@@ -8,11 +8,11 @@
 
 /* The properties that all heads with a norm share on a fast path. `head` is a rotating operand if there is one, and
  * `of_weights` is a norm with weights if there is one. */
-struct usual_norm {
+struct common_norm {
     const trope_plan_operand *head;
     trope_plan_norm of_weights;
 
-    explicit usual_norm(const trope_plan &plan) : head(NULL), of_weights()
+    explicit common_norm(const trope_plan &plan) : head(NULL), of_weights()
     {
         for (int i = 0; i < plan.operand_count; i++) {
             const trope_plan_operand &o = plan.operands[i];
@@ -41,7 +41,7 @@ struct usual_norm {
  * vectors cannot follow the tree of a head. */
 static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &form)
 {
-    const trope_plan_operand &o = *usual_norm(plan).head;
+    const trope_plan_operand &o = *common_norm(plan).head;
     const int32_t of_vector = 16 / plan.element_size, vectors = o.head_dim / of_vector;
     const bool interleaved = plan.interleaved_src != 0;
     if (!o.rotary_dim) /* halves of the head */
@@ -74,14 +74,14 @@ static inline bool can_be_after(const trope_plan &plan)
     bool reads = false;
     for (int i = 0; i < plan.operand_count; i++)
         reads = reads || plan.operands[i].norm.reads_rstd;
-    return rotates_plainly(plan) && !(reads && plan.angles.source != TROPE_ANGLES_PHASE);
+    return rotates_fast(plan) && !(reads && plan.angles.source != TROPE_ANGLES_PHASE);
 }
 
 struct norm_blocks : rotation_blocks {
     static inline void begin(const trope_plan &plan, const block_form &form, norm_call *call)
     {
-        const usual_norm usual(plan);
-        const trope_plan_operand &o = *usual.head;
+        const common_norm common(plan);
+        const trope_plan_operand &o = *common.head;
         const uint32_t of_item = 2 * 16 / (uint32_t)plan.element_size;
         call->head_items = power_of_two((uint32_t)quotient_up(o.head_dim, of_item));
         call->any_idles = call->head_items * of_item != (uint32_t)o.head_dim;
@@ -89,9 +89,9 @@ struct norm_blocks : rotation_blocks {
         call->first_window_item = (uint32_t)o.rotary_offset / of_item;
         call->window_items = (uint32_t)o.rotary_dim / of_item;
         call->is_after = o.norm.is_after != 0;
-        call->weight_dtype = usual.of_weights.weight_dtype;
-        call->plus_one = usual.of_weights.plus_one;
-        call->rounding = usual.of_weights.rounding;
+        call->weight_dtype = common.of_weights.weight_dtype;
+        call->plus_one = common.of_weights.plus_one;
+        call->rounding = common.of_weights.rounding;
         call->head_dim = (uint32_t)o.head_dim;
         call->reciprocal = power_of_two(call->head_dim) == call->head_dim ? 1.0f / (float)o.head_dim : 0;
         call->eps = (float)o.norm.eps;
@@ -156,14 +156,14 @@ struct norm_blocks : rotation_blocks {
  * heads of a token, it must also have room for all of them. */
 static inline block_form form_of_norms(const trope_plan &plan)
 {
-    block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
-    const usual_norm usual(plan);
+    block_form form = form_of(plan, can_be_vectors(plan) && pairs_fit(plan));
+    const common_norm common(plan);
     bool alike = form.vectors && plan.interleaved_src == plan.interleaved_dst &&
-                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
-                 (!usual.head->norm.is_after || can_be_after(plan));
+                 common.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
+                 (!common.head->norm.is_after || can_be_after(plan));
     for (int i = 0; i < plan.operand_count; i++)
         alike = alike && (!plan.operands[i].norm.is_given ||
-                          (usual.has(plan, plan.operands[i]) && plan.operands[i].norm.sums_read <= MOST_TOKEN_HEADS));
+                          (common.has(plan, plan.operands[i]) && plan.operands[i].norm.sums_read <= MOST_TOKEN_HEADS));
     if (!alike)
         return form_of(plan, false);
     form.splits = form.splits && join_of_heads(plan, form);
@@ -181,7 +181,7 @@ static inline block_form form_of_norms(const trope_plan &plan)
 static inline bool is_from_tokens_by_phase(const trope_plan &plan)
 {
     return kind_of_positions(plan) == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE &&
-           rotates_plainly(plan);
+           rotates_fast(plan);
 }
 
 /* Returns the kernel for a plan with the given form. POSITIONS_SEARCHED_GENERIC also takes calls of POSITIONS_SEARCHED
@@ -192,12 +192,12 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     position_kind positions = kind_of_positions(plan);
     if (!form.vectors)
         return &kernels.elements;
-    const uint32_t head_items = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_item / 2);
+    const uint32_t head_items = (uint32_t)(common_norm(plan).head->head_dim / form.pairs_of_item / 2);
     if (positions == POSITIONS_SEARCHED && !(addresses_are_simple(plan) && head_items == power_of_two(head_items)))
         positions = POSITIONS_SEARCHED_GENERIC;
-    const bool is_fast = positions != POSITIONS_GENERIC && rotates_plainly(plan),
+    const bool is_fast = positions != POSITIONS_GENERIC && rotates_fast(plan),
                has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const best = usual_norm(plan).head->norm.is_after
+    const trope_cuda_kernel *const best = common_norm(plan).head->norm.is_after
                                               ? &kernels.after[!is_from_tokens_by_phase(plan)]
                                           : is_fast ? &kernels.fast[positions][!has_phases]
                                                     : &kernels.vectors;

@@ -33,8 +33,8 @@ constexpr block_limit block_limits(int positions, bool is_wide)
 }
 
 /* The capacity of the fast paths' parameters. Every kilobyte of parameters costs the host 0.1 to 0.3 us. */
-#define USUAL_SEGMENTS 6
-#define USUAL_PAIRS    128
+#define NARROW_SEGMENTS 6
+#define FAST_PAIRS      128
 /* An operand has its window, and the elements that pass through before and after it. */
 #define MOST_SEGMENTS (3 * TROPE_MAX_OPERANDS)
 
@@ -62,9 +62,9 @@ template <typename STRIDE> struct block_segment {
     uint32_t is_intricate;                    /* it has groups, parts or idle lanes: one test covers all rare cases */
     uint32_t is_loaded; /* 0 if the elements pass through in place, so that they are only overwritten */
     uint32_t rotates, in_place;
-    uint32_t is_plain; /* it rotates, rounds once and overwrites dst: one test finds the common case */
-    uint32_t alike;    /* lanes of src and dst have the same strides and the same elements */
-    uint32_t is_odd;   /* copied: lane 0 has only one vector, and its second one is the first of another lane */
+    uint32_t is_fast; /* it rotates, rounds once and overwrites dst: one test finds the common case */
+    uint32_t alike;   /* lanes of src and dst have the same strides and the same elements */
+    uint32_t is_odd;  /* copied: lane 0 has only one vector, and its second one is the first of another lane */
     /* For sums (bwd/cuda/head_sums.cuh): the number of heads that one sum adds, of slots that share them, and of rounds
      * (heads of a slot; 0 if there is no sum). */
     uint32_t terms, slot_bits, rounds;
@@ -116,7 +116,7 @@ template <typename OF_STRIDE, int SEGMENTS> struct block_call {
     cuda_plan plan;
 };
 
-typedef block_call<int32_t, USUAL_SEGMENTS> usual_call;
+typedef block_call<int32_t, NARROW_SEGMENTS> narrow_call;
 typedef block_call<int64_t, MOST_SEGMENTS> wide_call;
 
 /* The phase steps, as a parameter. If they begin in the middle of 64 bytes, small calls take 0.13 us longer. */
@@ -167,7 +167,7 @@ template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CAL
 
 /* The terms of an address. SIMPLE has the token, head and lane of one batch entry (addresses_are_simple in
  * vector_calls.cuh). OF_ONE_ENTRY also has a group and a part of the window. ANY also has a batch entry. */
-enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_ANY };
+enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_GENERIC };
 
 /* ANY_ORDER: the innermost dimension may also be heads or tokens. */
 template <bool ANY_ORDER, int ADDRESSES, class CALL>
@@ -219,7 +219,7 @@ template <int ADDRESSES, typename INDEX>
 __device__ __forceinline__ block_token<INDEX> find_token(const block_shape &shape, INDEX number)
 {
     block_token<INDEX> token = {0, number};
-    if (ADDRESSES != ADDRESSES_ANY)
+    if (ADDRESSES != ADDRESSES_GENERIC)
         return token;
     /* (It divides even if there is only one outer entry. Otherwise the compiler would load the divisor under a
      * condition, and wait for it together with the data.) */
@@ -238,7 +238,7 @@ __device__ __forceinline__ char *find_address(const block_shape &shape, const bl
                                               uint32_t in_head)
 {
     char *p = t.base + (int64_t)token.inner * t.inner + (int64_t)(int32_t)in_head * t.item;
-    if (ADDRESSES == ADDRESSES_ANY && shape.two_dimensions)
+    if (ADDRESSES == ADDRESSES_GENERIC && shape.two_dimensions)
         p += (int64_t)token.outer * t.outer;
     if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);

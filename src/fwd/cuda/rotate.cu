@@ -47,10 +47,10 @@ static bool rotates_alone(const trope_plan &plan, position_kind positions, int p
 {
     const bool has_freqs_of_tokens = positions == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
     const int64_t heads = rotating_heads(plan), most = has_freqs_of_tokens ? FEW_HEADS : 1;
-    return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) &&
+    return heads > 0 && heads <= most && rotates_fast(plan) && !rearranges_in_place(plan) &&
            (positions == POSITIONS_FROM_TOKENS || positions == POSITIONS_READ) &&
            items_have_one_axis(plan, pairs_of_item) &&
-           (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
+           (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_fit(plan) : has_freq_vectors(plan));
 }
 
 static rotation_choice choose(const trope_plan &plan)
@@ -69,7 +69,7 @@ static rotation_choice choose(const trope_plan &plan)
         choice.kernel = &kernels->alone;
         return choice;
     }
-    if ((positions != POSITIONS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
+    if ((positions != POSITIONS_FROM_TOKENS && !rotates_fast(plan)) || (!has_table && !pairs_fit(plan)))
         positions = POSITIONS_GENERIC;
     else if (positions == POSITIONS_SEARCHED && !addresses_are_simple(plan))
         positions = POSITIONS_SEARCHED_GENERIC;
@@ -77,7 +77,7 @@ static rotation_choice choose(const trope_plan &plan)
     form.threads = SMALL_THREADS;
     form.searches_long = positions == POSITIONS_SEARCHED_GENERIC;
     /* (Heads that are rearranged in place must not be cut, and have a power of two of items.) */
-    form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
+    form.items = rearranges_in_place(plan) ? DEFAULT_THREADS : MOST_ITEMS;
     choice.kernel = positions == POSITIONS_GENERIC ? &kernels->vectors : &kernels->fast[positions][has_table];
     return choice;
 }
@@ -91,6 +91,6 @@ trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
 {
     const rotation_choice chosen = choose(*plan);
     return chosen.form.vectors
-               ? launch_blocks<usual_call, rotation_blocks>(function, *plan, chosen.form, chosen.kernel->function)
+               ? launch_blocks<narrow_call, rotation_blocks>(function, *plan, chosen.form, chosen.kernel->function)
                : launch_blocks<wide_call, rotation_blocks>(function, *plan, chosen.form, chosen.kernel->function);
 }

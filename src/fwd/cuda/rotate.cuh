@@ -18,7 +18,7 @@ template <class R> __device__ __forceinline__ void fill_rest(const typename R::c
     for (job->item.segment = shape.segments; job->item.segment < (uint32_t)shape.segments + shape.rest;
          job->item.segment++) {
         const typename R::segment &s = job->segment(call);
-        const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
+        const block_tensor<typename R::stride> dst = R::ALWAYS_FAST ? s.dst : unrotated_dst(s);
         const uint32_t end = action == TROPE_TOKEN_ZERO && s.accumulate ? 0 : s.places * s.head_items.divisor;
 #pragma unroll 1
         for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const bool own = find_coefficients<R>(
         call, steps, first_token, tokens, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
     const int32_t action = action_of_token<R>(call, job.item.in_block);
-    if (!job.item.present || !job.is_usual(call, action, own)) {
+    if (!job.item.present || !job.is_fast(call, action, own)) {
         if (job.item.present)
             job.finish(call, action, own);
     } else if (R::VECTORS && call.plan.plan.interleaved_src && call.plan.plan.interleaved_dst) {
-        job.template rotate_usually<true>(call);
+        job.template rotate_fast<true>(call);
     } else {
-        job.template rotate_usually<false>(call);
+        job.template rotate_fast<false>(call);
     }
     if (may_search(R::POSITIONS) && is_filled(action, false) && job.item.in_block < tokens)
         fill_rest<R>(call, action, &job);

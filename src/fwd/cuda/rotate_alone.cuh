@@ -1,14 +1,14 @@
 /* The rotation of tokens with one head, or few, without packed sequences. Threads share nothing. Each computes the
  * coefficients of its lane in registers, from phase steps or from freqs, which it loads as vectors. All pairs of a lane
- * have the same position. The rotation is plain (rotates_plainly in vector_calls.cuh). */
+ * have the same position. The rotation is plain (rotates_fast in vector_calls.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
 #include "fwd/cuda/item_job.cuh"
 
-template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, POSITIONS_GENERIC, ANGLES_ANY, false> {
-    static constexpr bool PLAIN = true;
-    static constexpr uint32_t STEPS = USUAL_PAIRS;
+template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, POSITIONS_GENERIC, ANGLES_GENERIC, false> {
+    static constexpr bool ALWAYS_FAST = true;
+    static constexpr uint32_t STEPS = FAST_PAIRS;
     typedef phase_steps<STEPS> steps;
 };
 

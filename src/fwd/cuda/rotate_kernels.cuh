@@ -18,14 +18,15 @@
     }
 #define ELEMENT_KERNEL(name, DTYPE)                                                                                        \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, false, POSITIONS_GENERIC, ANGLES_ANY, true>>, "cuda-" name "-elements" \
+        (const void *)rotate_kernel<rotation<DTYPE, false, POSITIONS_GENERIC, ANGLES_GENERIC, true>>,                      \
+            "cuda-" name "-elements"                                                                                       \
     }
 #define ROTATION_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
         {VECTOR_KERNELS(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS),                                                \
          VECTOR_KERNELS(name, DTYPE, "read", POSITIONS_READ), VECTOR_KERNELS(name, DTYPE, "searched", POSITIONS_SEARCHED), \
          VECTOR_KERNELS(name, DTYPE, "searched-generic", POSITIONS_SEARCHED_GENERIC)},                                     \
-            {(const void *)rotate_kernel<rotation<DTYPE, true, POSITIONS_GENERIC, ANGLES_ANY, false>>,                     \
+            {(const void *)rotate_kernel<rotation<DTYPE, true, POSITIONS_GENERIC, ANGLES_GENERIC, false>>,                 \
              "cuda-" name "-vectors"},                                                                                     \
             {(const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"}, ELEMENT_KERNEL(name, DTYPE)  \
     }

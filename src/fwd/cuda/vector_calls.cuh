@@ -88,7 +88,7 @@ static inline int64_t magnitude(int64_t x)
 }
 
 /* Returns whether 32 bits can hold the offset of any table entry, in bytes. */
-static inline bool table_is_usual(const trope_plan &plan)
+static inline bool table_is_narrow(const trope_plan &plan)
 {
     const trope_table_stride &s = plan.angles.stride;
     return plan.angles.source == TROPE_ANGLES_PHASE ||
@@ -98,7 +98,7 @@ static inline bool table_is_usual(const trope_plan &plan)
 }
 
 /* Returns whether 32 bits can hold the strides of ids, in bytes. */
-static inline bool strides_of_ids_are_usual(const trope_position_source &s)
+static inline bool ids_are_narrow(const trope_position_source &s)
 {
     return !s.ids || (magnitude(s.id_batch_stride) <= INT32_MAX / 8 && magnitude(s.id_token_stride) <= INT32_MAX / 8 &&
                       magnitude(s.id_axis_stride) <= INT32_MAX / 8);
@@ -107,19 +107,19 @@ static inline bool strides_of_ids_are_usual(const trope_position_source &s)
 /* Returns whether the tokens and positions of a plan fit into the 32 bits of vector kernels. */
 static inline bool tokens_are_narrow(const trope_plan &plan)
 {
-    return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
-           strides_of_ids_are_usual(plan.position_source) &&
+    return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_narrow(plan) &&
+           ids_are_narrow(plan.position_source) &&
            !(plan.position_source.boundaries && is_wide_search(plan.position_source));
 }
 
 /* Returns whether the phase steps of a plan fit into the parameters of the fast paths. */
-static inline bool pairs_are_usual(const trope_plan &plan)
+static inline bool pairs_fit(const trope_plan &plan)
 {
-    return plan.pairs <= USUAL_PAIRS;
+    return plan.pairs <= FAST_PAIRS;
 }
 
 /* Returns whether 32 bits can hold strides of elements, in bytes. */
-static inline bool strides_are_usual(const int64_t *stride)
+static inline bool strides_are_narrow(const int64_t *stride)
 {
     bool are = true;
     for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
@@ -137,22 +137,22 @@ static inline bool can_be_vectors(const trope_plan &plan)
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         segments += cut_head(plan, o, runs);
-        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_usual(o.src_stride) &&
-               strides_are_usual(o.dst_stride);
+        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_narrow(o.src_stride) &&
+               strides_are_narrow(o.dst_stride);
     }
-    return fits && segments <= USUAL_SEGMENTS;
+    return fits && segments <= NARROW_SEGMENTS;
 }
 
 /* Returns whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. (If src
  * and dst differ in pairing, it must not copy padding, because copied elements keep their places.) */
-static inline bool rotates_plainly(const trope_plan &plan)
+static inline bool rotates_fast(const trope_plan &plan)
 {
-    bool plain = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-                 (plan.interleaved_src == plan.interleaved_dst ||
-                  trope_action_of_padding(&plan.position_source) != TROPE_TOKEN_COPY);
+    bool fast = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+                (plan.interleaved_src == plan.interleaved_dst ||
+                 trope_action_of_padding(&plan.position_source) != TROPE_TOKEN_COPY);
     for (int i = 0; i < plan.operand_count; i++)
-        plain = plain && !plan.operands[i].accumulate;
-    return plain;
+        fast = fast && !plan.operands[i].accumulate;
+    return fast;
 }
 
 /* Returns whether every address is base + token * a + head * b + lane * c. There must be one batch entry, one group and

@@ -30,7 +30,7 @@ template <int POSITIONS> __device__ __forceinline__ bool have_actions(const trop
 }
 
 /* Whether POSITIONS_SEARCHED supports the sequences of a packed call. */
-static inline bool search_is_usual(const trope_position_source &s)
+static inline bool search_is_fast(const trope_position_source &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
 }
@@ -124,7 +124,7 @@ struct index_source {
     int64_t batch, token, axis;
     int32_t is_64, is_id;
 
-    /* STRIDE is int32_t if 32 bits suffice for the strides (strides_of_ids_are_usual). */
+    /* STRIDE is int32_t if 32 bits suffice for the strides (ids_are_narrow). */
     template <typename STRIDE>
     __device__ __forceinline__ const char *address(int64_t of_batch, int64_t of_token, int32_t of_axis) const
     {
