@@ -52,7 +52,7 @@ static int64_t fill_stored_boundaries(builder *b, void *array, int64_t first)
 }
 
 /* Fills in the boundaries of the unpadded sequences. Each is at most as long as its stored sequence. */
-static void fill_real_boundaries(builder *b, void *array, const void *stored)
+static void fill_unpadded_boundaries(builder *b, void *array, const void *stored)
 {
     const int32_t dtype = b->a->cu_seqlens_dtype;
     int64_t end = once_in(b, 4) ? between(b, 0, 3) : 0;
@@ -80,9 +80,9 @@ void config_choose_packed_shape(builder *b)
     a->tokens = (end + ranks(b) - 1) / ranks(b) + (gaps ? between(b, 0, 3) : 0);
     a->cu_seqlens = stored;
     if (padded) {
-        void *real = new_indices(b, a->cu_seqlens_dtype, a->sequences + 1);
-        fill_real_boundaries(b, real, stored);
-        a->cu_seqlens = real;
+        void *unpadded = new_indices(b, a->cu_seqlens_dtype, a->sequences + 1);
+        fill_unpadded_boundaries(b, unpadded, stored);
+        a->cu_seqlens = unpadded;
         a->cu_seqlens_padded = stored;
     }
     a->padding = b->v[OPTION_PADDING];

@@ -220,12 +220,12 @@ static void check_clamped(const int64_t *position_ids, const int64_t *start_posi
 /* The ids of padding are ignored, unless padding is rotated. */
 static void check_ids_of_padding(void)
 {
-    static const int32_t real[] = {0, 1, 3};
+    static const int32_t unpadded[] = {0, 1, 3};
     static const int64_t wild[OUTSIDE] = {8, INT64_MIN, INT64_MAX, 0, 1, -9};
     for (int32_t padding = TROPE_PADDING_ZERO; padding <= TROPE_PADDING_ROTATE; padding++) {
         ranged_call r;
         make_ranged_call(&r, wild);
-        r.p.c.args.cu_seqlens = real;
+        r.p.c.args.cu_seqlens = unpadded;
         r.p.c.args.cu_seqlens_padded = two_of_three;
         r.p.c.args.padding = padding;
         const trope_status status = trope_forward(call_args(&r.p.c));

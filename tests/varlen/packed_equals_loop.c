@@ -94,7 +94,7 @@ static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
     return c;
 }
 
-static int is_real(const trope_args *args, int64_t element, int64_t count)
+static int is_unpadded(const trope_args *args, int64_t element, int64_t count)
 {
     const int64_t per_token = count / args->tokens;
     return !reference_find(args, 0, element / per_token).is_padding;
@@ -108,7 +108,7 @@ static long count_different(const call *k, int backward, const uint64_t *a, cons
     for (int i = 0; i < operands; i++) {
         const int64_t count = tensor_count(&results[i].t);
         for (int64_t j = 0; j < count; j++)
-            different += a[j] != b[j] && is_real(&k->args, j, count);
+            different += a[j] != b[j] && is_unpadded(&k->args, j, count);
         a += count;
         b += count;
     }

@@ -8,7 +8,7 @@
 /* The padded sequences are [1, 3), [3, 3), [3, 7), [7, 8) and [8, 10), with unpadded lengths 1, 0, 3, 1 and 0. So tokens 0,
  * 2, 6 and 8 to 11 are in no sequence. Before the first sequence and after the last one, positions count from the start of
  * the gap. */
-static const int32_t padded[] = {1, 3, 3, 7, 8, 10}, real[] = {0, 1, 1, 4, 5, 5};
+static const int32_t padded[] = {1, 3, 3, 7, 8, 10}, unpadded[] = {0, 1, 1, 4, 5, 5};
 static const int sequence_of[TOKENS] = {-1, 0, -1, 2, 2, 2, -1, 3, -1, -1, -1, -1};
 static const int64_t position_of[TOKENS] = {0, 0, 1, 0, 1, 2, 3, 0, 0, 1, 0, 1};
 
@@ -39,7 +39,7 @@ static void check_token(const packed_call *p, const float *source, int64_t token
 static void check_policy(int32_t policy, int backward, int in_place)
 {
     packed_call p;
-    make_packed_call(&p, TOKENS, real, 5);
+    make_packed_call(&p, TOKENS, unpadded, 5);
     p.c.args.cu_seqlens_padded = padded;
     p.c.args.padding = policy;
     p.c.args.inverse = backward;

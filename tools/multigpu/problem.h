@@ -25,8 +25,8 @@ typedef struct problem {
     int32_t head_dim;
     int32_t weight_heads[PROBLEM_OPERANDS]; /* number of heads with their own weights, or 1 */
     float *weights[PROBLEM_OPERANDS];       /* norm weights [weight_heads, head_dim], or NULL */
-    int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
-    int64_t *starts;        /* start_positions of all batch entries */
+    int32_t *unpadded, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
+    int64_t *starts;            /* start_positions of all batch entries */
     double *inv_freq;
     uint8_t *pair_axis; /* axis of each pair for position ids with three axes, or NULL */
     float *angles[2];   /* freqs, or cos and sin: [rows, cols] */
@@ -97,7 +97,7 @@ typedef struct share {
     int64_t *in_whole;  /* [tokens] index of each token in its batch entry of the whole */
     int64_t *in_memory; /* [tokens] index of token i in this rank's memory: i, except with MISTAKE_CHUNK */
     int64_t *ids;       /* [3, tokens] or NULL */
-    int32_t *real, *stored;
+    int32_t *unpadded, *stored;
     int is_norm_split; /* the norm also covers heads of other ranks */
     /* Number of heads with their own weights, or 1 for all heads. rstd is [batch, tokens, rstd_heads]. */
     int32_t weight_heads[PROBLEM_OPERANDS], first_weight[PROBLEM_OPERANDS], rstd_heads[PROBLEM_OPERANDS];

@@ -45,7 +45,7 @@ void request_starts(request *q, const int64_t *starts);
 void request_ids(request *q, const int64_t *ids, int32_t axes, const uint8_t *pair_axis);
 
 /* Sets cu_seqlens and, unless it is NULL, cu_seqlens_padded. */
-void request_sequences(request *q, const int32_t *real, const int32_t *stored, int64_t sequences, int32_t padding);
+void request_sequences(request *q, const int32_t *unpadded, const int32_t *stored, int64_t sequences, int32_t padding);
 
 /* Sets the context parallel rank, size and layout. */
 void request_ranks(request *q, int32_t size, int32_t rank, int32_t layout);

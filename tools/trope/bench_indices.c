@@ -61,9 +61,9 @@ static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t
     return begin + (SHORTEST * pareto(i) < LONGEST ? (int64_t)(SHORTEST * pareto(i)) : LONGEST);
 }
 
-/* A sequence in the stream of all ranks. `end` is its end in memory, and `real` its number of unpadded tokens. */
+/* A sequence in the stream of all ranks. `end` is its end in memory, and `unpadded` its number of unpadded tokens. */
 typedef struct sequence {
-    int64_t number, begin, end, real;
+    int64_t number, begin, end, unpadded;
 } sequence;
 
 /* Steps to the next sequence; number -1 stands for the place before the first. Returns 0 after the last one, which ends
@@ -77,9 +77,9 @@ static int next_sequence(const bench_problem *p, sequence *s)
     s->begin = s->end;
     s->end = end_of(p, tokens, s->number, s->begin);
     s->end = s->end < tokens ? s->end : tokens;
-    s->real = s->end - s->begin;
+    s->unpadded = s->end - s->begin;
     if (p->c->rows.padded)
-        s->real -= s->real > 1 ? (s->real + 63) / 64 : 0;
+        s->unpadded -= s->unpadded > 1 ? (s->unpadded + 63) / 64 : 0;
     return 1;
 }
 
@@ -97,8 +97,8 @@ void bench_count_sequences(bench_problem *p)
     p->longest = 0;
     for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
         p->sequences++;
-        p->padding += s.end - s.begin - s.real;
-        p->longest = s.real > p->longest ? s.real : p->longest;
+        p->padding += s.end - s.begin - s.unpadded;
+        p->longest = s.unpadded > p->longest ? s.unpadded : p->longest;
     }
     p->padding /= bench_ranks(p->c);
     p->longest = (p->longest + bench_ranks(p->c) - 1) / bench_ranks(p->c);
@@ -107,13 +107,13 @@ void bench_count_sequences(bench_problem *p)
 static void write_sequences(const bench_problem *p, void *const *area)
 {
     const int32_t dtype = bench_index_dtype(p->c);
-    int64_t real_end = 0;
+    int64_t unpadded_end = 0;
     store_index(dtype, area[AREA_CU_SEQLENS], 0, 0);
     if (p->c->rows.padded)
         store_index(dtype, area[AREA_CU_SEQLENS_PADDED], 0, 0);
     for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
-        real_end += s.real;
-        store_index(dtype, area[AREA_CU_SEQLENS], s.number + 1, real_end);
+        unpadded_end += s.unpadded;
+        store_index(dtype, area[AREA_CU_SEQLENS], s.number + 1, unpadded_end);
         if (p->c->rows.padded)
             store_index(dtype, area[AREA_CU_SEQLENS_PADDED], s.number + 1, s.end);
     }
