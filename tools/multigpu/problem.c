@@ -463,21 +463,21 @@ int64_t share_all_elements(const share *s)
     return share_elements(s, PROBLEM_Q) + share_elements(s, PROBLEM_K);
 }
 
-int64_t share_row(const share *s, int operand, int64_t token, int64_t batch)
+int64_t share_token(const share *s, int operand, int64_t token, int64_t batch)
 {
     return (token * s->batch + batch) * s->heads[operand] * s->p->head_dim;
 }
 
-static int64_t row_in_whole(const share *s, int64_t token, int64_t batch)
+static int64_t token_in_whole(const share *s, int64_t token, int64_t batch)
 {
     const int64_t whole_batch = s->p->sequences ? 1 : s->p->batch * s->p->grid.dp;
     return (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
 }
 
-int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch)
+int64_t share_token_in_whole(const share *s, int operand, int64_t token, int64_t batch)
 {
     const problem *p = s->p;
-    return (row_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+    return (token_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
 }
 
 static int is_one_in_memory(const problem *p, int tensor, int operand)
@@ -495,10 +495,10 @@ int64_t share_tensor_elements(const share *s, int tensor, int operand)
     return s->tokens * s->batch * share_tensor_heads(s, tensor, operand) * s->p->head_dim;
 }
 
-int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch)
+int64_t share_tensor_token_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch)
 {
-    return is_one_in_memory(s->p, tensor, operand) ? row_in_whole(s, token, batch) * s->p->head_dim
-                                                   : share_row_in_whole(s, operand, token, batch);
+    return is_one_in_memory(s->p, tensor, operand) ? token_in_whole(s, token, batch) * s->p->head_dim
+                                                   : share_token_in_whole(s, operand, token, batch);
 }
 
 int64_t problem_tensor_elements(const problem *p, int tensor, int operand)
@@ -521,7 +521,7 @@ void share_fill(const share *s, int tensor, int operand, void *memory)
     for (int64_t t = 0; t < s->tokens; t++)
         for (int64_t b = 0; b < s->batch; b++) {
             const int64_t here = (s->in_memory[t] * s->batch + b) * elements;
-            const int64_t there = share_tensor_row_in_whole(s, tensor, operand, t, b);
+            const int64_t there = share_tensor_token_in_whole(s, tensor, operand, t, b);
             for (int64_t e = 0; e < elements; e++)
                 value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), scale));
         }

@@ -115,15 +115,15 @@ int64_t share_token_elements(const share *s, int operand);
 int64_t share_all_elements(const share *s);
 
 /* Return the first element of a token in a batch entry: in the share (in token order), and in the whole. */
-int64_t share_row(const share *s, int operand, int64_t token, int64_t batch);
-int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch);
+int64_t share_token(const share *s, int operand, int64_t token, int64_t batch);
+int64_t share_token_in_whole(const share *s, int operand, int64_t token, int64_t batch);
 
 /* Return the number of heads of an operand in a tensor (1 for shared heads), and the number of its elements. */
 int32_t share_tensor_heads(const share *s, int tensor, int operand);
 int64_t share_tensor_elements(const share *s, int tensor, int operand);
 
 /* Return the first element of a token of a batch entry in the whole tensor, and the size of the whole tensor. */
-int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch);
+int64_t share_tensor_token_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch);
 int64_t problem_tensor_elements(const problem *p, int tensor, int operand);
 
 /* Writes an operand of a tensor in the order of this share's memory. */

@@ -73,7 +73,7 @@ static int load_normed(const magnitudes *m, int operand)
 }
 
 /* |cos| and |sin| are at most 1, so a term is at most (|x1| + |x2|) (|dy1| + |dy2|), times the position for inv_freq. */
-static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
+static void add_token(magnitudes *m, int operand, int64_t token, int64_t batch)
 {
     const share *s = m->whole;
     const problem *p = s->p;
@@ -81,7 +81,7 @@ static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
     const int64_t cell = batch * s->tokens + token, axis_stride = s->batch * s->tokens;
     const int32_t x_heads = share_tensor_heads(s, PROBLEM_X, operand);
     for (int32_t h = 0; h < s->heads[operand]; h++) {
-        const int64_t dy_head = share_row(s, operand, token, batch) + (int64_t)h * p->head_dim;
+        const int64_t dy_head = share_token(s, operand, token, batch) + (int64_t)h * p->head_dim;
         const int64_t x_head = ((token * s->batch + batch) * x_heads + h % x_heads) * p->head_dim;
         for (int32_t i = 0; i < p->c->rotary_dim / 2; i++) {
             const int64_t position = m->positions[axis_of_pair(p, i) * axis_stride + cell];
@@ -103,7 +103,7 @@ static int add_operand(magnitudes *m, int operand)
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t t = 0; t < s->tokens; t++)
             if (m->sequences[b * s->tokens + t] >= 0 || s->q.args.padding == TROPE_PADDING_ROTATE)
-                add_row(m, operand, t, b);
+                add_token(m, operand, t, b);
     return 0;
 }
 

@@ -67,7 +67,7 @@ static int load_queries(call *mine, const score_block *block, double *queries)
     char *host = rank_malloc(r, bytes);
     const int failed = !host || rank_download(r, host, mine->result[0], bytes);
     for (int64_t row = 0; row < block->rows && !failed; row++)
-        load_vector(s->p->dtype, host, share_row(s, PROBLEM_Q, row * block->step, 0), s->p->head_dim,
+        load_vector(s->p->dtype, host, share_token(s, PROBLEM_Q, row * block->step, 0), s->p->head_dim,
                     queries + row * s->p->head_dim);
     free(host);
     return failed;
@@ -92,7 +92,8 @@ static int score_owner(call *mine, const ring_room *room, rank_place owner, cons
     failed =
         failed || rank_download(r, room->host, keys, (size_t)(share_elements(&from, PROBLEM_K) * value_size(p->dtype)));
     for (int64_t t = 0; t < from.tokens && !failed; t++)
-        load_vector(p->dtype, room->host, share_row(&from, PROBLEM_K, t, 0), p->head_dim, room->vectors + t * p->head_dim);
+        load_vector(p->dtype, room->host, share_token(&from, PROBLEM_K, t, 0), p->head_dim,
+                    room->vectors + t * p->head_dim);
     if (!failed)
         score(room->queries, &(key_list){room->vectors, from.in_whole, from.tokens}, p->head_dim, block);
     share_free(&from);
@@ -154,11 +155,11 @@ static void load_from_whole(const share *s, const share *whole, const char *y, c
     const int32_t dtype = p->dtype, dim = p->head_dim;
     const char *k = y + (size_t)(share_elements(whole, PROBLEM_Q) * value_size(dtype));
     for (int64_t row = 0; row < block->rows; row++)
-        load_vector(dtype, y, share_row_in_whole(s, PROBLEM_Q, row * block->step, 0), dim, vectors + row * dim);
+        load_vector(dtype, y, share_token_in_whole(s, PROBLEM_Q, row * block->step, 0), dim, vectors + row * dim);
     share in_stream = *s; /* treat any token of the replica as if this share had it */
     for (int64_t n = 0; n < block->columns; n++) {
         in_stream.in_whole = &n;
-        load_vector(dtype, k, share_row_in_whole(&in_stream, PROBLEM_K, 0, 0), dim, vectors + (block->rows + n) * dim);
+        load_vector(dtype, k, share_token_in_whole(&in_stream, PROBLEM_K, 0, 0), dim, vectors + (block->rows + n) * dim);
     }
 }
 

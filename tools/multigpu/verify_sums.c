@@ -27,7 +27,7 @@ static int place_sum(const call *mine, float *whole)
     float *sum = rank_malloc(mine->r, (size_t)sum_elements(s) * sizeof *sum);
     const int failed = !sum || call_load_dx(mine, PROBLEM_K, sum);
     for (int64_t i = 0; i < s->tokens * s->batch && !failed; i++)
-        memcpy(whole + share_tensor_row_in_whole(s, PROBLEM_X, PROBLEM_K, i / s->batch, i % s->batch),
+        memcpy(whole + share_tensor_token_in_whole(s, PROBLEM_X, PROBLEM_K, i / s->batch, i % s->batch),
                sum + i * s->p->head_dim, row);
     free(sum);
     return failed;

@@ -53,7 +53,7 @@ typedef enum bench_lengths {
 } bench_lengths;
 
 /* The source of the angles of each token. */
-typedef struct bench_rows {
+typedef struct bench_source {
     bench_angles angles;
     bench_positions positions;
     bench_lengths lengths;
@@ -62,7 +62,7 @@ typedef struct bench_rows {
     int32_t padded;      /* 1: 1/64 of each sequence's storage is padding, which becomes 0 */
     int32_t cp_size;     /* number of ranks; the last one is timed; 0 = 1 */
     int32_t cp_layout;   /* 0 = zigzag */
-} bench_rows;
+} bench_source;
 
 #define BENCH_TYPE(dtype) (1 << (dtype))
 
@@ -81,7 +81,7 @@ typedef struct bench_case {
     /* Order (TROPE_NORM_...) of a norm of the rotated heads, or 0. The weight has their dtype; backward has d_weight. */
     int32_t norm;
     int32_t norm_token; /* the norm is over tokens, with a weight for each head */
-    bench_rows rows;
+    bench_source source;
     int64_t tokens; /* per batch entry; 0 = as many as --bytes allows */
 } bench_case;
 

@@ -52,7 +52,7 @@ static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64
 /* Returns the end of sequence i, which begins at `begin`. It may be beyond `tokens`. */
 static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t begin)
 {
-    const bench_lengths lengths = p->c->rows.lengths;
+    const bench_lengths lengths = p->c->source.lengths;
     const int64_t count = given_count(lengths);
     if (count)
         return edge(p, tokens, count, i + 1);
@@ -70,7 +70,7 @@ typedef struct sequence {
  * at the last token. */
 static int next_sequence(const bench_problem *p, sequence *s)
 {
-    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->rows.lengths);
+    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->source.lengths);
     s->number++;
     if (count ? s->number == count : s->end == tokens)
         return 0;
@@ -78,7 +78,7 @@ static int next_sequence(const bench_problem *p, sequence *s)
     s->end = end_of(p, tokens, s->number, s->begin);
     s->end = s->end < tokens ? s->end : tokens;
     s->unpadded = s->end - s->begin;
-    if (p->c->rows.padded)
+    if (p->c->source.padded)
         s->unpadded -= s->unpadded > 1 ? (s->unpadded + 63) / 64 : 0;
     return 1;
 }
@@ -91,8 +91,8 @@ static int64_t id_period(const bench_problem *p)
 
 void bench_count_sequences(bench_problem *p)
 {
-    p->longest = p->c->rows.positions == BENCH_IDS ? id_period(p) : p->tokens;
-    if (!p->c->rows.lengths)
+    p->longest = p->c->source.positions == BENCH_IDS ? id_period(p) : p->tokens;
+    if (!p->c->source.lengths)
         return;
     p->longest = 0;
     for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
@@ -109,12 +109,12 @@ static void write_sequences(const bench_problem *p, void *const *area)
     const int32_t dtype = bench_index_dtype(p->c);
     int64_t unpadded_end = 0;
     store_index(dtype, area[AREA_CU_SEQLENS], 0, 0);
-    if (p->c->rows.padded)
+    if (p->c->source.padded)
         store_index(dtype, area[AREA_CU_SEQLENS_PADDED], 0, 0);
     for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
         unpadded_end += s.unpadded;
         store_index(dtype, area[AREA_CU_SEQLENS], s.number + 1, unpadded_end);
-        if (p->c->rows.padded)
+        if (p->c->source.padded)
             store_index(dtype, area[AREA_CU_SEQLENS_PADDED], s.number + 1, s.end);
     }
 }
@@ -123,8 +123,8 @@ static void write_sequences(const bench_problem *p, void *const *area)
 
 int64_t bench_index_count(const bench_problem *p)
 {
-    if (p->c->rows.positions == BENCH_STARTS)
-        return p->c->rows.lengths ? p->sequences : bench_batch(p->c);
+    if (p->c->source.positions == BENCH_STARTS)
+        return p->c->source.lengths ? p->sequences : bench_batch(p->c);
     return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
@@ -133,7 +133,7 @@ int64_t bench_index_count(const bench_problem *p)
 static int64_t id_of(const bench_problem *p, int32_t axis, int64_t token)
 {
     if (bench_id_axes(p->c) == 1)
-        return p->c->rows.positions == BENCH_IDS ? token % id_period(p) : token;
+        return p->c->source.positions == BENCH_IDS ? token % id_period(p) : token;
     return axis == 0 ? token / 256 : axis == 1 ? token / 16 % 16 : token % 16;
 }
 
@@ -146,11 +146,11 @@ static void write_ids(const bench_problem *p, void *ids)
 
 void bench_write_indices(const bench_problem *p, void *const *area)
 {
-    if (p->c->rows.lengths)
+    if (p->c->source.lengths)
         write_sequences(p, area);
     if (bench_id_axes(p->c))
         write_ids(p, area[AREA_INDICES]);
-    if (p->c->rows.positions == BENCH_STARTS)
+    if (p->c->source.positions == BENCH_STARTS)
         for (int64_t i = 0; i < bench_index_count(p); i++)
             store_index(bench_index_dtype(p->c), area[AREA_INDICES], i, i * 1000 % 8192);
 }
