@@ -11,7 +11,7 @@
 
 enum { CASE_OPERANDS = 4, CASE_STATUS_BEFORE = 0x100 };
 
-typedef enum angle_source { INV_FREQ, FREQS, TABLES } angle_source;                        /* TABLES: cos and sin */
+typedef enum case_angles { INV_FREQ, FREQS, TABLES } case_angles;                          /* TABLES: cos and sin */
 typedef enum angle_gradient { NO_GRADIENT, WITH_GRADIENT, GRADIENT_ALONE } angle_gradient; /* ALONE: no dst */
 
 typedef struct case_operand {
@@ -32,7 +32,7 @@ typedef struct call_case {
     int forward_src;         /* every operand has a forward_src; backward requires it with norms */
     angle_gradient gradient; /* the gradient of the angles: d_freqs or d_inv_freq */
     int any_numbers;         /* elements are real numbers instead of whole numbers */
-    angle_source angles;
+    case_angles angles;
     int32_t columns;      /* 0 = TROPE_COLUMNS_PAIR */
     int64_t rows;         /* the number of rows of a table; ids are below it */
     int32_t row_stride;   /* the stride of the rows of a table, 0 = no gaps */

@@ -6,7 +6,7 @@
 #include "cuda/device_call.h"
 
 const char *const gradcheck_program = "cuda_gradcheck";
-const char *const gradcheck_usual_parts[] = {"random", "adjoint", "finite_difference", "norm_difference", NULL};
+const char *const gradcheck_default_parts[] = {"random", "adjoint", "finite_difference", "norm_difference", NULL};
 
 static device_arena *arena;
 

@@ -11,7 +11,7 @@
 /* ---- The program: on_host.c or tests/cuda ---- */
 
 /* The parts that run if the command line names none, ended by NULL. */
-extern const char *const gradcheck_usual_parts[];
+extern const char *const gradcheck_default_parts[];
 
 /* The name of the program, for commands that repeat a failure. */
 extern const char *const gradcheck_program;
