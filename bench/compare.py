@@ -455,12 +455,12 @@ class Host:
 
     def _call(self):
         """Times the C function with the struct of the prepared call that ran last."""
-        from trope import _plan
+        from trope import _prepared
 
         module, arguments = self._without_autograd()
         module.launch(*arguments)
-        plan = list(_plan._plans.values())[-1]
-        return time_host(lambda: plan.call(plan.reference), self.device, self.rounds)
+        prepared = list(_prepared._prepared_calls.values())[-1]
+        return time_host(lambda: prepared.call(prepared.reference), self.device, self.rounds)
 
     def run_layers(self):
         with torch.no_grad():

@@ -16,7 +16,7 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overload
 
-from . import _abi, _arrays, _plan
+from . import _abi, _arrays, _prepared
 from ._abi import COPY
 from ._errors import Error
 from ._norms import Norm, NormArrays, refuse_norm, resolve_norms
@@ -141,11 +141,11 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
         of_norms = [
             NormArrays(*metas[at : at + len(NormArrays._fields)]) for at in range(end, len(metas), len(NormArrays._fields))
         ]
-        return _plan.Plan(backward, spec, *cut, Side(*metas[3 * count : end]), of_norms)
+        return _prepared.PreparedCall(backward, spec, *cut, Side(*metas[3 * count : end]), of_norms)
 
     has_gradient = side.d_freqs is not None or side.d_inv_freq is not None or (backward and len(norms) > 0)
     addresses = [array.pointer or 0 for array in arrays if array is not None]
-    _plan.run(key, make, addresses, stream, _allocate if has_gradient else None)
+    _prepared.run(key, make, addresses, stream, _allocate if has_gradient else None)
 
 
 def _allocate(size):
@@ -330,8 +330,8 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     forward_srcs = [dst if has else None for dst, has in zip(dsts, has_norm)]
     side_metas = Side(*(None if array is None else array.meta for array in side))
     of_norms = [NormArrays(None if array is None else array.meta) for array in weights]
-    plan = _plan.Plan(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
+    prepared = _prepared.PreparedCall(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
     # No results are allocated: these addresses belong to no array.
     nowhere = [2**46 + (i << 42) for i in range(len(srcs) + sum(has_norm))]
     beside = [array.pointer or 0 for array in (*side, *weights) if array is not None]
-    return plan.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)
+    return prepared.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)

@@ -5,7 +5,7 @@ import sys
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 from ._errors import Error
-from ._plan import BYTES, Meta, name_of_dtype
+from ._prepared import BYTES, Meta, name_of_dtype
 
 
 class _Device(ctypes.Structure):

@@ -422,12 +422,12 @@ class Fusion:
         self.is_after = min(rotations) < min([call.lineno for call in calls])
         for call in calls:
             if self.is_after:
-                between, usual = call.args[0], ast.Name
+                between, expected = call.args[0], ast.Name
             else:
-                between, usual = parents[call], ast.Assign
+                between, expected = parents[call], ast.Assign
                 while isinstance(between, ast.Attribute) and between.attr in ("view", "transpose"):
                     between = parents[parents[between]]
-            if not isinstance(between, usual):
+            if not isinstance(between, expected):
                 given = self.where, ast.unparse(between), ast.unparse(call.func)
                 raise Error("%s: %s is between %s and the rotation" % given, "fuse_norm")
 

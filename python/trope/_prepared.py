@@ -14,7 +14,7 @@ from ._values import INT32_MAX
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 _INDICES = {"int32": "i32", "int64": "i64"}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # the bytes of an element
-_PLANS_MOST = 512
+_MOST_PREPARED_CALLS = 512
 # Libraries report address 0 for arrays without elements. Such an array gets a multiple of this, which is never read.
 _NO_ELEMENTS = 64
 _LAYOUTS_OF_GROUPS = [layout for layout, dims in DIMS.items() if dims.groups is not None]
@@ -106,12 +106,12 @@ def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
     getattr(operand, name + "_stride")[:] = strides
 
 
-class Plan:
+class PreparedCall:
     """The structs of a call for arrays with these properties. The arguments after spec hold Metas, or arrays with their
     attributes. norms has NormArrays for each tensor, or nothing if the spec has no norms."""
 
     def __init__(self, backward, spec, srcs, dsts, forward_srcs, side, norms=()):
-        self.spec = spec  # keeps it alive, because the keys of plans have its id
+        self.spec = spec  # keeps it alive, because the keys of prepared calls have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
         self.device = srcs[0].device
         self.table_name = "freqs" if side.freqs is not None else "cos"
@@ -453,7 +453,7 @@ class Plan:
         """
         for (words, at, nothing), address in zip(self.slots, addresses):
             words[at] = address or nothing
-        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier call of this plan had
+        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier call of this prepared call had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
             kept, args.workspace = allocate(size) if size else (None, None)
@@ -478,23 +478,23 @@ class Plan:
         return self.workspace_size
 
 
-_plans: dict = {}
+_prepared_calls: dict = {}
 
 
 def run(key, make, addresses, stream=None, allocate=None):
-    """Runs the plan with this key. `make` makes it if there is none. A running plan belongs to one thread: taking it out
-    and putting it back are one operation each, so threads need no lock. The plans that were unused longest are dropped
+    """Runs the prepared call with this key. `make` makes it if there is none. A running prepared call belongs to one thread: taking it out
+    and putting it back are one operation each, so threads need no lock. The prepared calls that were unused longest are dropped
     first."""
-    plan = _plans.pop(key, None)
-    if plan is None:
-        plan = make()
+    prepared = _prepared_calls.pop(key, None)
+    if prepared is None:
+        prepared = make()
     try:
-        plan.run(addresses, stream, allocate)
+        prepared.run(addresses, stream, allocate)
     finally:
-        _plans[key] = plan
-        if len(_plans) > _PLANS_MOST:
+        _prepared_calls[key] = prepared
+        if len(_prepared_calls) > _MOST_PREPARED_CALLS:
             try:
-                _plans.pop(next(iter(_plans)), None)
+                _prepared_calls.pop(next(iter(_prepared_calls)), None)
             except (RuntimeError, StopIteration):  # another thread has changed the dict meanwhile
                 pass
 

@@ -282,7 +282,7 @@ _specs: dict = {}
 
 
 def intern(spec):
-    """Returns the one Spec object that equals this one, so that the keys of plans can have its id."""
+    """Returns the one Spec object that equals this one, so that the keys of prepared calls can have its id."""
     if len(_specs) > 1024:
         _specs.clear()
     return _specs.setdefault(spec, spec)

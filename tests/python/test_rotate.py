@@ -207,7 +207,7 @@ class OnCuda:
 
 def test_stream_of_each_call(monkeypatch):
     used, x = [], OnCuda(X.copy())
-    monkeypatch.setattr(trope._plan.lib, "trope_forward", lambda args: used.append(args._obj.stream) or 0)
+    monkeypatch.setattr(trope._prepared.lib, "trope_forward", lambda args: used.append(args._obj.stream) or 0)
     for stream in (None, 4660, None, 7):
         trope.rotate(x, out=[x], stream=stream, **dict(GOOD, freqs=OnCuda(FREQS)))
     assert used == [None, 4660, None, 7]

@@ -14,7 +14,7 @@ from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all te
 
 from checks import DEVICES  # noqa: E402
 from refusals import refused  # noqa: E402
-from trope import _abi, _fused_norms, _plan  # noqa: E402
+from trope import _abi, _fused_norms, _prepared  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 from trope.torch import _norms  # noqa: E402
 
@@ -193,7 +193,7 @@ def read_rstds(rstds, monkeypatch):
     monkeypatch.setattr(_norms, "_new_rstds", of_eager)
     monkeypatch.setattr(_norms, "needs_gradient", lambda *call: True)  # such calls have an rstd
     monkeypatch.setattr(_abi, "RSTD_WRITE", _abi.RSTD_READ)
-    monkeypatch.setattr(_plan, "_plans", {})
+    monkeypatch.setattr(_prepared, "_prepared_calls", {})
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["f32", "bf16", "f16"])

@@ -64,7 +64,7 @@ def _refuse_without_table(options):
 # ---- The width of the rotation ----
 
 
-def _said_width(call):
+def _specified_width(call):
     """Returns the width by --rotary-dim, --partial-rotary-factor or --config, or None if none of them determines it."""
     options = call.options
     if options.partial_rotary_factor is not None:
@@ -72,17 +72,17 @@ def _said_width(call):
         if len(widths) > 1:
             text = "--partial-rotary-factor: heads differ, of %d and of %d elements: --rotary-dim says what rotates"
             refuse(text, min(call.heads), max(call.heads))
-        said = widths.pop()
+        specified = widths.pop()
     else:
-        said = options.rotary_dim
-    return said if call.config is None else call.config.check_width(call.heads, said)
+        specified = options.rotary_dim
+    return specified if call.config is None else call.config.check_width(call.heads, specified)
 
 
 def _width_by_rule(call):
     """Returns the width without a table: by default the head from --rotary-offset on. Heads must then have one size."""
-    offset, said = call.options.rotary_offset, _said_width(call)
-    if said is not None:
-        return said
+    offset, specified = call.options.rotary_offset, _specified_width(call)
+    if specified is not None:
+        return specified
     if offset is not None and offset < 0:
         return -offset
     if min(call.heads) != max(call.heads):
@@ -114,9 +114,9 @@ def _width_of_columns(call, table, signs):
     It equals the number of columns if both columns of a pair are equal. Otherwise it is twice that number, as in ordinary
     RoPE.
     """
-    columns, said, (halves, neighbours, every) = table.columns, call.options.columns, signs
-    if said is not None:
-        return 2 * columns if said == "pair" else columns
+    columns, specified, (halves, neighbours, every) = table.columns, call.options.columns, signs
+    if specified is not None:
+        return 2 * columns if specified == "pair" else columns
     if every:
         text = (
             "has columns that are all equal, so that they may be one a pair, or one an element: --rotary-dim says how many "
@@ -133,13 +133,13 @@ def _width_of_columns(call, table, signs):
     return width
 
 
-def _form_of_elements(table, said, signs):
+def _form_of_elements(table, specified, signs):
     """Returns the form of the columns if there is one column for each element that rotates."""
     halves, neighbours, every = signs
-    if said == "half" and neighbours and not halves or said == "interleaved" and halves and not neighbours:
-        table.refuse("has equal %s, which contradicts --columns %s", "halves" if halves else "neighbours", said)
-    if said is not None:
-        return said
+    if specified == "half" and neighbours and not halves or specified == "interleaved" and halves and not neighbours:
+        table.refuse("has equal %s, which contradicts --columns %s", "halves" if halves else "neighbours", specified)
+    if specified is not None:
+        return specified
     if halves != neighbours or every:
         return "half" if halves else "interleaved"
     what = "both halves and neighbours are equal" if halves else "the two of no pair are equal"
@@ -148,21 +148,21 @@ def _form_of_elements(table, said, signs):
 
 
 def _read_columns(call, table):
-    columns, said, signs = table.columns, call.options.columns, table.signs()
-    width = _said_width(call)
+    columns, specified, signs = table.columns, call.options.columns, table.signs()
+    width = _specified_width(call)
     width = _width_of_columns(call, table, signs) if width is None else width
     call.rotary_dim = width
     if not width:
         return
     if width not in (columns, 2 * columns):
         table.refuse("must have a column for each of the %d elements that rotate, or half as many", width)
-    if said is not None and (said == "pair") != (columns != width):
-        table.refuse("has %d columns for --rotary-dim %d, which contradicts --columns %s", columns, width, said)
+    if specified is not None and (specified == "pair") != (columns != width):
+        table.refuse("has %d columns for --rotary-dim %d, which contradicts --columns %s", columns, width, specified)
     halves, neighbours, every = signs
     if columns == width:
-        call.columns = _form_of_elements(table, said, signs)
+        call.columns = _form_of_elements(table, specified, signs)
         return
-    if said is None and not every and (halves or neighbours) and call.options.windows == 1:
+    if specified is None and not every and (halves or neighbours) and call.options.windows == 1:
         text = (
             "has equal %s, as tables with one column an element have, for --rotary-dim %d; --columns pair says that this is "
             "meant"
@@ -185,8 +185,8 @@ def _read_inv_freq(call, tensor):
     for i, value in enumerate(values):
         if not math.isfinite(value):
             refuse_shaped(call, tensor, "holds %s, in element %d", "NaN" if math.isnan(value) else "infinity", i)
-    said = _said_width(call)
-    call.rotary_dim = 2 * len(values) if said is None else said
+    specified = _specified_width(call)
+    call.rotary_dim = 2 * len(values) if specified is None else specified
     if call.rotary_dim and call.rotary_dim != 2 * len(values):
         refuse_shaped(call, tensor, "must have half of --rotary-dim (%d) elements", call.rotary_dim // 2)
     for i, value in enumerate(values):

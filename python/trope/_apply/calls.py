@@ -198,18 +198,18 @@ class Call:
     def rotates(self, role):
         return role != "v" and self.rotary_dim > 0
 
-    def row_bytes(self, tensor):
+    def token_bytes(self, tensor):
         """Returns the number of consecutive bytes of one token in an operand."""
         heads = sizes(self.layout, self.shape_of(tensor))[2] if self.layout == "bhsd" else 1
-        row, rest = divmod(tensor.bytes, self.batch * self.tokens * heads)
+        size, rest = divmod(tensor.bytes, self.batch * self.tokens * heads)
         if rest:
             refuse_shaped(self, tensor, "has tokens that are no whole bytes, which --padding zero cannot write")
-        return row
+        return size
 
-    def zero_padding(self, data, row, offset):
+    def zero_padding(self, data, token_bytes, offset):
         """Zeros tokens of padding in rows of an operand that is only copied, from byte `offset` of it on."""
-        tokens = np.arange(offset // row, (offset + data.size) // row) % self.tokens
-        data.reshape(-1, row)[self.padded[tokens]] = 0
+        tokens = np.arange(offset // token_bytes, (offset + data.size) // token_bytes) % self.tokens
+        data.reshape(-1, token_bytes)[self.padded[tokens]] = 0
 
     # -- Explanation --
 

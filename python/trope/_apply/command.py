@@ -116,14 +116,14 @@ class Run:
         group, _ = self.operands.get(tensor.name, (None, None))
         call = None if group is None else self.calls[group.prefix]
         is_zeroed = call is not None and call.padded is not None and self.options.padding == "zero"
-        row = call.row_bytes(tensor) if is_zeroed else 1
-        step = max(1, CHUNK // row) * row
+        token_bytes = call.token_bytes(tensor) if is_zeroed else 1
+        step = max(1, CHUNK // token_bytes) * token_bytes
         buffer = self.chunk if step <= CHUNK else allocate(step)
         for at in range(0, tensor.bytes, step):
             data = buffer[: min(step, tensor.bytes - at)]
             self.file.read(tensor, data, at)
             if is_zeroed:
-                call.zero_padding(data, row, at)
+                call.zero_padding(data, token_bytes, at)
             yield at, data
 
     def do_tensor(self, tensor):

@@ -36,8 +36,8 @@ class Config:
 
     def _agree(self, option, value, key):
         """Sets an option that is not given. A given option must have the same value."""
-        said = getattr(self.options, option)
-        if said is not None and said != value:
+        specified = getattr(self.options, option)
+        if specified is not None and specified != value:
             text = "--%s: the command line says something else than %s: %s, which says %s"
             refuse(text, option.replace("_", "-"), self.path, key, value)
         setattr(self.options, option, value)
@@ -78,19 +78,19 @@ class Config:
         with self.refusing():
             return self.rotation.partial() is not None
 
-    def check_width(self, heads, said):
-        """Returns how many elements of these heads rotate. `said`: the command line's width, None if it has none."""
+    def check_width(self, heads, specified):
+        """Returns how many elements of these heads rotate. `specified`: the command line's width, None if it has none."""
         if not self.says_window():
-            if said is None:
+            if specified is None:
                 text = "--rotary-dim: is missing: it is not known how much of a head rotates in models of type '%.64s' (%s)"
                 refuse(text, self.rotation.model_type or "", self.path)
-            return said
+            return specified
         with self.refusing():
             widths = {self._width(head) for head in heads}
         if len(widths) > 1:
             refuse("--config: heads differ, of %d and of %d elements: their widths are %s", min(heads), max(heads), widths)
         width = widths.pop()
-        if said not in (None, width):
+        if specified not in (None, width):
             refuse("--rotary-dim: the command line says something else than %s, which says %d", self.path, width)
         return width
 
@@ -124,16 +124,16 @@ class Config:
         with self.refusing():
             if options.axis_map is None:
                 return read_axes(self.rotation, pairs)
-            said = pair_axis(options.axis_map, self._sections())
+            specified = pair_axis(options.axis_map, self._sections())
             try:
                 known = read_axes(self.rotation, pairs)
             except Error as error:
                 if error.argument != "mrope_interleaved":
                     raise
                 known = None  # the order is unknown
-        if known not in (None, said):
+        if known not in (None, specified):
             refuse("--axis-map: the command line says something else than %s: mrope_section", self.path)
-        return said
+        return specified
 
 
 def _has_axes(group):

@@ -40,27 +40,27 @@ def _check_boundaries(call, tensor):
 
 
 def _read_cu_seqlens(call):
-    options, real, padded = call.options, call.group.get("cu_seqlens"), call.group.get("cu_seqlens_padded")
-    if real is None:
+    options, unpadded, padded = call.options, call.group.get("cu_seqlens"), call.group.get("cu_seqlens_padded")
+    if unpadded is None:
         if padded is not None:
             refuse_shaped(call, padded, "needs 'cu_seqlens' beside it")
         for option, value in (("--packed-positions", options.packed_positions), ("--padding", options.padding)):
             if value:
                 refuse("%s: has no effect without a tensor cu_seqlens", option)
         return
-    _check_index(call, real)
-    if len(real.shape) != 1 or not real.elements:
-        refuse_shaped(call, real, "must be [sequences + 1]")
-    if padded is not None and (padded.dtype, padded.shape) != (real.dtype, real.shape):
+    _check_index(call, unpadded)
+    if len(unpadded.shape) != 1 or not unpadded.elements:
+        refuse_shaped(call, unpadded, "must be [sequences + 1]")
+    if padded is not None and (padded.dtype, padded.shape) != (unpadded.dtype, unpadded.shape):
         refuse_shaped(call, padded, "must have the dtype and shape of 'cu_seqlens'")
-    for tensor in (real,) if padded is None else (real, padded):
+    for tensor in (unpadded,) if padded is None else (unpadded, padded):
         _check_boundaries(call, tensor)
-    end, stream = int(real.data[-1]), _tokens_of_stream(call)
+    end, stream = int(unpadded.data[-1]), _tokens_of_stream(call)
     if padded is None and end < stream and not options.padding:
         text = "ends at %d, before the last of %d tokens: --padding says what tokens of no sequence become"
-        refuse_shaped(call, real, text, end, stream)
-    call.sequences = real.elements - 1
-    call.given["cu_seqlens"] = real.data
+        refuse_shaped(call, unpadded, text, end, stream)
+    call.sequences = unpadded.elements - 1
+    call.given["cu_seqlens"] = unpadded.data
     if padded is not None:
         call.given["cu_seqlens_padded"] = padded.data
 

@@ -89,9 +89,9 @@ class Table:
             if by_axis:
                 text = "may be %s, a table an axis: --axis-map says which pairs an axis drives"
                 self.refuse(text, " or ".join(by_axis.values()))
-            said = ", with --table-layout " + options.table_layout if options.table_layout else ""
+            specified = ", with --table-layout " + options.table_layout if options.table_layout else ""
             text = "must be rows and columns, the same for all of the batch or for each entry (%d), and have dims of 1 otherwise%s"
-            self.refuse(text, call.batch, said)
+            self.refuse(text, call.batch, specified)
         if len(found) > 1:
             text = "may be %s (s rows, b batch, a axes, d columns): --table-layout says which"
             self.refuse(text, " or ".join(found.values()))
@@ -99,16 +99,16 @@ class Table:
 
     def _choose_rows(self):
         """Decides if a token has the row of its position or of its index, as in tables that a model made for its tokens."""
-        call, said, rows = self.call, self.call.options.table_rows, self.reading.rows
-        if said == "tokens" and rows != call.tokens:
+        call, specified, rows = self.call, self.call.options.table_rows, self.reading.rows
+        if specified == "tokens" and rows != call.tokens:
             self.refuse("must have as many rows as there are tokens (%d), with --table-rows tokens", call.tokens)
-        if not said and rows == call.tokens and not call.counts_tokens:
+        if not specified and rows == call.tokens and not call.counts_tokens:
             text = (
                 "has a row for each token, and positions (%d to %d) that are not 0, 1, 2, ...: --table-rows positions or "
                 "tokens says which row a token has"
             )
             self.refuse(text, call.first_position, call.last_position)
-        self.by_token = said == "tokens"
+        self.by_token = specified == "tokens"
         is_outside = call.first_position < 0 or call.last_position >= rows
         if self.by_token and call.options.out_of_range is not None:
             refuse("--out-of-range: has no effect with --table-rows tokens")

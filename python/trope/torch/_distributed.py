@@ -172,15 +172,15 @@ def _result(local, x, placements, shape):
     return _from_local(local, x.device_mesh, tuple(placements), torch.Size(shape), stride)
 
 
-def _shared(value, count):
+def _listed_shared_heads(value, count):
     return (value,) * count if type(value) is int else tuple(integers(value, "shared_heads"))
 
 
-def _results_of_sums(layout, dys, shared, locals_):
+def _results_of_sums(layout, dys, shared_heads, locals_):
     """Returns (placements of each result, shared_heads on this rank) of rotate_backward. If ranks split the heads of a sum,
     the result is Partial."""
     heads, placements, own = DIMS[layout].heads, [], []
-    for i, (dy, per_head) in enumerate(zip(dys, shared)):
+    for i, (dy, per_head) in enumerate(zip(dys, shared_heads)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]
         of_result = list(dy.placements)
         if per_head and split:
@@ -222,13 +222,13 @@ def call(function, transposed, in_place, tensors, options):
         for x, name in zip(tensors, names):
             if x.requires_grad and torch.is_grad_enabled():
                 _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
-    shared = _shared(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
-    for x, name, per_head in zip(tensors, names, shared):
+    shared_heads = _listed_shared_heads(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
+    for x, name, per_head in zip(tensors, names, shared_heads):
         _check_shards(x, name, per_head > 0, DIMS[layout].heads)
     local = [_to_local(x, x.placements) for x in tensors]
     placements = [x.placements for x in tensors]
-    if transposed and len(shared) == len(tensors):
-        placements, own = _results_of_sums(layout, tensors, shared, local)
+    if transposed and len(shared_heads) == len(tensors):
+        placements, own = _results_of_sums(layout, tensors, shared_heads, local)
         options["shared_heads"] = own
     results = function(*local, **options)
     if in_place:
@@ -238,7 +238,7 @@ def call(function, transposed, in_place, tensors, options):
         return tensors[0] if len(tensors) == 1 else tensors
     results = [results] if len(tensors) == 1 else results
     wrapped, heads = [], DIMS[layout].heads
-    for x, y, of_result, per_head in zip(tensors, results, placements, shared):
+    for x, y, of_result, per_head in zip(tensors, results, placements, shared_heads):
         shape = list(x.shape)
         if per_head:
             shape[heads] = shape[heads] // per_head if transposed else shape[heads] * per_head

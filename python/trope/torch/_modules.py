@@ -104,18 +104,18 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _adopt(self, rotation):
         """Sets the options that a config determines, and refuses options that contradict it."""
-        said = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
-        said["mscale"] = self.frequencies.attention_factor
+        specified = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
+        specified["mscale"] = self.frequencies.attention_factor
         if rotation.pairing is not None:
-            said.update(pairing=rotation.pairing, pairing_out=rotation.pairing_out or rotation.pairing)
-            said.update(rotary_dim=rotation.rotary_dim, rotary_offset=0, parts=1)
+            specified.update(pairing=rotation.pairing, pairing_out=rotation.pairing_out or rotation.pairing)
+            specified.update(rotary_dim=rotation.rotary_dim, rotary_offset=0, parts=1)
         if rotation.is_trailing:
             self.trailing_dim = rotation.rotary_dim
-            del said["rotary_offset"]
+            del specified["rotary_offset"]
             if self.options.get("rotary_offset") is not None:
                 message = "rotary_offset is given, and in a %s the last %d elements of a head rotate: leave it out"
                 raise Error(message % (rotation.model_type, self.trailing_dim), "rotary_offset")
-        for name, value in said.items():
+        for name, value in specified.items():
             given = self.options.get(name)
             if given is None:
                 self.options[name] = value
@@ -266,13 +266,13 @@ class RotaryEmbedding(torch.nn.Module):
         return ", ".join([self.frequencies.rule, *given])
 
 
-def _agrees(name, given, said):
+def _agrees(name, given, specified):
     """Whether an option of the caller agrees with the config for each tensor. A rotary_dim of trope.COPY
     always agrees, because such a tensor is not rotated."""
     each = listed(given)
     if name == "pair_axis":
-        return each is not None and tuple(each) == tuple(said)
-    return all(one == said or (name == "rotary_dim" and one == COPY) for one in ([given] if each is None else each))
+        return each is not None and tuple(each) == tuple(specified)
+    return all(one == specified or (name == "rotary_dim" and one == COPY) for one in ([given] if each is None else each))
 
 
 def keep_precision(fn):
