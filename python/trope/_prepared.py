@@ -453,7 +453,7 @@ class PreparedCall:
         """
         for (words, at, nothing), address in zip(self.slots, addresses):
             words[at] = address or nothing
-        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier call of this prepared call had
+        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier run had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
             kept, args.workspace = allocate(size) if size else (None, None)
@@ -482,9 +482,9 @@ _prepared_calls: dict = {}
 
 
 def run(key, make, addresses, stream=None, allocate=None):
-    """Runs the prepared call with this key. `make` makes it if there is none. A running prepared call belongs to one thread: taking it out
-    and putting it back are one operation each, so threads need no lock. The prepared calls that were unused longest are dropped
-    first."""
+    """Runs the prepared call with this key. `make` makes it if there is none. A running prepared call belongs to one
+    thread: taking it out and putting it back are one operation each, so threads need no lock. The prepared calls that were
+    unused longest are dropped first."""
     prepared = _prepared_calls.pop(key, None)
     if prepared is None:
         prepared = make()

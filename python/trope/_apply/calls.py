@@ -207,7 +207,7 @@ class Call:
         return size
 
     def zero_padding(self, data, token_bytes, offset):
-        """Zeros tokens of padding in rows of an operand that is only copied, from byte `offset` of it on."""
+        """Zeros tokens of padding in an operand that is only copied, from byte `offset` of it on."""
         tokens = np.arange(offset // token_bytes, (offset + data.size) // token_bytes) % self.tokens
         data.reshape(-1, token_bytes)[self.padded[tokens]] = 0
 

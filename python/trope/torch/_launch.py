@@ -1,4 +1,4 @@
-"""Calls on torch tensors without autograd: the allocations, the stream, and the prepared call of a call."""
+"""Calls on torch tensors without autograd: the allocations, the stream, and the prepared call."""
 
 import torch
 
@@ -56,7 +56,7 @@ def refuse_transforms(tensors=()):
 
 
 def _meta(t):
-    """Returns the properties of a tensor that a prepared call needs. A call of meta tensors is checked like a call on the CPU."""
+    """Returns the properties of a tensor that a prepared call needs. Calls of meta tensors are checked like CPU calls."""
     return None if t is None else Meta(t.shape, t.stride(), t.dtype, "cpu" if t.is_meta else t.device.type)
 
 
@@ -105,7 +105,7 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=
     """Runs one call. The lists have None where a tensor is absent. `norms` has NormArrays for each tensor, or is empty.
     are_new: new_result made the dsts, so the srcs determine their shapes and strides.
 
-    The key of the prepared call has everything that a prepared call depends on. Reading it from the tensors is most of the cost of this call.
+    The key of the prepared call has everything that it depends on. Reading it from the tensors is most of this call's cost.
     """
     refuse_transforms(srcs)  # a transform can reach a backward that was recorded before it
     if srcs[0].is_meta:

@@ -1,7 +1,7 @@
 /* The gradient of the angles on CUDA: what the host tells the kernels, and where sums go.
  *
  * A unit is a token with the batch entries that share its angles and are processed together. The heads of a unit form
- * one list, ordered by batch entry, then by operand (only operands that rotate). A thread has a lane, which is PAIRS
+ * one list, ordered by batch entry, then by operand (only operands that rotate). A thread has an item, which is PAIRS
  * pairs of a head, and a slot, which is every n-th head of the list. The thread adds the heads of its slot in order.
  * Then the slots of a warp are added pairwise (in a tree), and the sums of the warps in order. So the order depends only
  * on shapes and options, and the vector and element kernels add in the same order. */
@@ -19,8 +19,8 @@ enum gradient_mode {
     GRADIENT_TOTAL      /* each block adds its units, and an adder adds the blocks: d_inv_freq, or d_freqs of one row */
 };
 
-/* Parameters of the pass. In `shape`, a row is a unit: its outer index is the run of batch entries, its inner index the
- * token. */
+/* Parameters of the pass. In `shape`, the tokens are units. The outer index of a unit is the run of batch entries, its
+ * inner index the token. */
 struct gradient_call {
     block_shape shape;
     cuda_plan plan;   /* with rounding ONCE; the call's own rounding: */
@@ -28,7 +28,7 @@ struct gradient_call {
     gradient_mode mode;
     uint32_t batch, entries; /* number of batch entries, and maximum number in a unit */
     trope_divisor heads_of_entry, unit_threads;
-    uint32_t item_bits;            /* a head has 2^item_bits lanes */
+    uint32_t item_bits;            /* a head has 2^item_bits items */
     uint32_t slots, slots_of_warp; /* slots of a unit, and of a warp (a power of two) */
     uint32_t rounds;               /* maximum number of heads in a slot */
     uint32_t shares;            /* partial sums of a unit: one for each warp, or for each slot that is larger than a warp */

@@ -9,7 +9,7 @@
 
 /* ---- a place in the call ---- */
 
-/* A thread's place in a block: a unit, and a slot and a lane of it. */
+/* A thread's place in a block: a unit, and a slot and an item of it. */
 struct unit_thread {
     uint32_t unit, slot, in_head;
     block_token<int32_t> token; /* the token in the unit's first batch entry */
@@ -27,7 +27,7 @@ struct unit_thread {
     }
 };
 
-/* The thread's lane of one head in the unit's list. */
+/* The thread's item of one head in the unit's list. */
 template <class CALL> struct listed_item {
     typedef typename CALL::stride stride;
 
@@ -80,9 +80,9 @@ template <class CALL> struct listed_item {
     }
 };
 
-/* ---- a lane ---- */
+/* ---- an item ---- */
 
-/* The pairs of a lane: two vectors, or the same number of pairs whose elements may be anywhere. */
+/* The pairs of an item: two vectors, or the same number of pairs whose elements may be anywhere. */
 template <int DTYPE, bool VECTORS> struct gradient_item {
     typedef item_pairs<DTYPE, VECTORS> piece;
     typedef typename elements<DTYPE>::real real;
@@ -188,12 +188,12 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
 
 /* ---- a head ---- */
 
-/* The address of the thread's lane in the current head, for the vector kernel. */
+/* The address of the thread's item in the current head, for the vector kernel. */
 struct stepping_item {
     char *at;
     int32_t second, head; /* bytes to the second vector, and to the next head */
 
-    /* A lane that does not exist stays at a dummy address. */
+    /* An item that does not exist stays at a dummy address. */
     template <class PLACE>
     __device__ __forceinline__ void find(const PLACE &place, const block_tensor<typename PLACE::stride> &t)
     {
@@ -251,14 +251,14 @@ find_du(const wide_gradient &call, uint32_t window, int64_t token, uint32_t head
             element(trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.second, dy.second)};
 }
 
-/* The thread's lane of a head of its slot, as loaded. */
+/* The thread's item of a head of its slot, as loaded. */
 template <class R> struct head_job {
     typedef listed_item<typename R::call> place;
 
     uint32_t number; /* the head's number in the unit's list */
     bool present;
     typename R::data dy, x;
-    uint32_t first_couple; /* where the coefficients of the lane begin */
+    uint32_t first_couple; /* where the coefficients of the item begin */
     /* For the vector kernel only: */
     uint32_t end;
     stepping_item at_dy, at_x, at_dst;

@@ -1,6 +1,6 @@
 /* The backward of norms on CUDA: what the host tells the kernels, and the order in which d_weight is added.
  *
- * The tokens of all batch entries, numbered batch * tokens + token, are the rows of the code. They are cut into runs. A
+ * The tokens of all batch entries, numbered batch * tokens + token, are cut into runs. A
  * unit is NORM_HEADS neighbouring heads of an operand (the last unit may have fewer). The units that have a norm are
  * counted through all operands and cut into slices. A cell is one slice of one run, and one block processes it.
  *
@@ -23,9 +23,9 @@
 /* Number of sums to which terms are added in turn, according to their place. */
 #define CELL_SUMS 4
 
-/* How tokens and units are cut. Unit u of row r (units are counted in the cell) has the place u + r * (units of its
- * operand) + operand_gradient.places_at. In runs of several rows, the places of an operand are consecutive and begin at
- * a multiple of CELL_SUMS. */
+/* How tokens and units are cut. Unit u of token t (units are counted in the cell) has the place u + t * (units of its
+ * operand) + operand_gradient.places_at. In runs of several tokens, the places of an operand are consecutive and begin
+ * at a multiple of CELL_SUMS. */
 struct norm_cells {
     uint32_t run_tokens, runs;
     uint32_t units, slice_units, slices; /* units that have a norm */
@@ -37,7 +37,7 @@ struct norm_cells {
 struct operand_gradient {
     uint32_t is_wanted;              /* whether the call wants d_weight */
     uint32_t first_unit, after_unit; /* its units, counted through all operands */
-    uint32_t places_at;              /* place of unit 0 of row 0 */
+    uint32_t places_at;              /* place of unit 0 of token 0 */
     uint32_t sums_at, columns;       /* its first column of sums, and the columns of one row */
     uint32_t first_slice;            /* the first slice that has units of it */
     uint32_t slices;                 /* slices that leave sums for the same weights */

@@ -302,7 +302,7 @@ __device__ __forceinline__ void add_terms_of_shared_weights(const cell_of_heads<
         sum[i] = added(added(sums[i][0], sums[i][1]), added(sums[i][2], sums[i][3]));
 }
 
-/* Does the same for the weights of one head, which has this place in the cell's first row. */
+/* Does the same for the weights of one head, which has this place in the cell's first token. */
 template <class R>
 __device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, uint32_t place, int32_t number, bool own,
                                                   typename R::real sum[2])
@@ -358,7 +358,7 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
     }
 }
 
-/* Finds rstd and slope of norms over a token, which is the block's row, for the launches that follow. It may also only
+/* Finds rstd and slope of norms over the block's token, for the launches that follow. It may also only
  * find the sums over the token's heads. */
 template <class R>
 __device__ __forceinline__ void find_tokens(const norm_gradient_generic_call &call, int64_t token, bool own)

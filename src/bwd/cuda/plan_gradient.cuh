@@ -55,7 +55,7 @@ static inline int64_t entries_of_unit(const trope_plan &plan)
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
 }
 
-/* Chooses lanes, slots and rounds. The slots fill whole warps, or their number is a power of two that fits in a warp. */
+/* Chooses items, slots and rounds. The slots fill whole warps, or their number is a power of two that fits in a warp. */
 static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
 {
     const uint32_t of_item = 16 / (uint32_t)plan.element_size,
@@ -118,7 +118,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.tokens = units_of_token * plan.tokens;
     g->shape.inner_tokens = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
-    plan_couples(plan, form_of_pass(plan, true), &g->shape); /* the element kernel has lanes of the same width */
+    plan_couples(plan, form_of_pass(plan, true), &g->shape); /* the element kernel has items of the same width */
     plan_slots(plan, rotating_heads(plan) * g->entries, g);
     return plan_units(plan, g);
 }

@@ -72,7 +72,7 @@ template <class R, int COUNT> struct alignas(sizeof(couple<R::DTYPE>) * COUNT) c
 
 template <class R> constexpr int COUPLES_TOGETHER = R::PAIRS == 1 ? 1 : 2;
 
-/* Returns pair e of a lane. */
+/* Returns pair e of an item. */
 template <class R> __device__ __forceinline__ uint32_t pair_of_item(const block_shape &shape, uint32_t in_head, uint32_t e)
 {
     constexpr uint32_t half = R::PAIRS == 1 ? 1 : R::PAIRS / 2;
@@ -81,8 +81,8 @@ template <class R> __device__ __forceinline__ uint32_t pair_of_item(const block_
     return in_head * R::PAIRS + e;
 }
 
-/* The place of pair e of a lane in shared memory, counted in couples. Two pairs of a lane are neighbours. The pairs of
- * the next lane follow them, because the next thread reads those. */
+/* The place of pair e of an item in shared memory, counted in couples. Two pairs of an item are neighbours. The pairs of
+ * the next item follow them, because the next thread reads those. */
 template <class R>
 __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t in_block, uint32_t in_head,
                                                     uint32_t e)
@@ -114,7 +114,7 @@ template <class R> struct couple_run {
         return pair + count - 1;
     }
 
-    /* Returns whether the pair exists. In element kernels, the last lane may be incomplete. */
+    /* Returns whether the pair exists. In element kernels, the last item may be incomplete. */
     __device__ __forceinline__ bool is_there(const trope_plan &plan) const
     {
         return R::VECTORS || R::PAIRS == 1 || pair < (uint32_t)plan.pairs;
@@ -511,8 +511,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             }
         }
     }
-    if (R::POSITIONS ==
-        POSITIONS_READ) /* other kinds find positions in shared memory, and have already reported missing ones */
+    if (R::POSITIONS == POSITIONS_READ) /* other kinds have already reported missing positions */
         report_if_missing(call.plan.plan, any_is_missing);
     return differ;
 }

@@ -22,16 +22,16 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_POSITIONS, int OF_ANGLES, bool I
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = data::WIDTH;
-    /* Whether all calls of the kernel rotate plainly (rotates_fast in vector_calls.cuh). */
+    /* Whether all calls of the kernel take the fast path (rotates_fast in vector_calls.cuh). */
     static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_FROM_TOKENS && OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr int ADDRESSES = OF_POSITIONS == POSITIONS_SEARCHED           ? ADDRESSES_SIMPLE
                                      : OF_POSITIONS == POSITIONS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
                                                                                   : ADDRESSES_GENERIC;
 };
 
-/* ---- the rotation of a lane ---- */
+/* ---- the rotation of an item ---- */
 
-/* The coefficients of a few pairs of a lane, which are loaded together. */
+/* The coefficients of a few pairs of an item, which are loaded together. */
 template <class R> struct item_coefficients {
     static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     couples<R, TOGETHER> first, second;
@@ -95,7 +95,7 @@ template <class R> struct item_coefficients {
         return {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
     }
 
-    /* Rotates pairs e and e + 1 of a lane. */
+    /* Rotates pairs e and e + 1 of an item. */
     template <bool INTERLEAVED, class VALUES>
     __device__ __forceinline__ void rotate(int32_t rounding, const VALUES &v, int e, typename R::real y[2][TOGETHER]) const
     {
@@ -154,12 +154,12 @@ template <class R> struct item_job {
     block_item item;
     block_token<typename R::index> token;
     typename R::data v;
-    char *to;   /* with FAST, it is found early, which frees the registers with its terms */
+    char *to;   /* with ALWAYS_FAST, it is found early, which frees the registers with its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
     item_job() = default;
 
-    /* of_row is the token's index in the block, unless consecutive threads have consecutive tokens. */
+    /* in_block is the token's index in the block, unless consecutive threads have consecutive tokens. */
     __device__ __forceinline__ item_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
                                         uint32_t in_block)
     {
@@ -300,7 +300,7 @@ template <class R> struct item_job {
             rotate(call, own, old_dst);
         else if (adds)
             add_unrotated(old_dst);
-        if (!rotates && adds && s.is_odd && item.in_head == 0) /* lane 0's second vector is another lane's first */
+        if (!rotates && adds && s.is_odd && item.in_head == 0) /* item 0's second vector is another item's first */
             v.store_first(at);
         else
             v.store(at, at + dst.second);

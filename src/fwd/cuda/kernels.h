@@ -7,11 +7,10 @@
 #define FAST_POSITION_KINDS 4 /* all except POSITIONS_GENERIC */
 
 typedef struct trope_rotation_kernels {
-    trope_cuda_kernel fast[FAST_POSITION_KINDS]
-                          [2];  /* for vectors, by the kind of rows (ROWS_...), and phase steps or tables */
-    trope_cuda_kernel vectors;  /* the generic path for vectors */
-    trope_cuda_kernel alone;    /* one or a few heads, without packed sequences */
-    trope_cuda_kernel elements; /* heads that do not consist of vectors */
+    trope_cuda_kernel fast[FAST_POSITION_KINDS][2]; /* by POSITIONS_..., and phase steps or tables */
+    trope_cuda_kernel vectors;                      /* the generic path for vectors */
+    trope_cuda_kernel alone;                        /* one or a few heads, without packed sequences */
+    trope_cuda_kernel elements;                     /* heads that do not consist of vectors */
 } trope_rotation_kernels;
 
 typedef struct trope_norm_kernels {

@@ -49,7 +49,7 @@ static inline bool moves_something(const trope_plan &plan)
     return moves && plan.tokens > 0;
 }
 
-/* ---- rows ---- */
+/* ---- positions ---- */
 
 static inline position_kind kind_of_positions(const trope_plan &plan)
 {

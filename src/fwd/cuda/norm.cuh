@@ -1,6 +1,6 @@
 /* The norm and the rotation of heads on CUDA, in the register block of the rotation. The threads of a head are in one
  * warp and add its squares by shuffles. If the norm comes before the rotation, they do so while others compute
- * coefficients. Each thread has the same lane of NORM_HEADS consecutive heads. The work that is the same for these heads
+ * coefficients. Each thread has the same item of NORM_HEADS consecutive heads. The work that is the same for these heads
  * is done only once. It is two fifths of the instructions for one head. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
@@ -148,7 +148,7 @@ template <class R> struct item_values {
     }
 };
 
-/* Rotates the heads of a thread by the coefficients of its lane in the window. TRANSPOSED: by the transposed matrix. */
+/* Rotates the heads of a thread by the coefficients of its item in the window. TRANSPOSED: by the transposed matrix. */
 template <class R, bool INTERLEAVED, bool TRANSPOSED>
 __device__ __forceinline__ void rotate_heads(const block_shape &shape, const block_item &at, int32_t rounding, bool own,
                                              item_values<R> *heads)
@@ -190,7 +190,7 @@ template <class R> struct head_sums {
         second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
     }
 
-    /* Adds the lanes of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
+    /* Adds the items of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
      * padded.) */
     __device__ __forceinline__ void add_items(const norm_call &call, bool present)
     {
@@ -348,8 +348,8 @@ template <class R> struct norm_job {
         find_rstd_of_means(call);
     }
 
-    /* Finds the rstd of a token, if the block adds its heads. `row` is the index in the block of the first token of the
-     * threads. All threads of the block must call it. */
+    /* Finds the rstd of a token, if the block adds its heads. `in_block` is the index in the block of the first token of
+     * the threads. All threads of the block must call it. */
     __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_token,
                                                     uint32_t in_block, uint32_t count, bool of_caller)
     {

@@ -1,8 +1,8 @@
 /* The parameters of a kernel with norms besides those of the rotation. Shared by host and kernels.
  *
- * The segment of an operand with a norm has all elements of each head. The two vectors of a lane are `join` vectors
- * apart. So the tree over a head (trope.h, trope_norm) first adds the first vectors of `join` lanes and, separately,
- * their second vectors. Then it adds these two sums, and then the sums of neighbouring groups of lanes. */
+ * The segment of an operand with a norm has all elements of each head. The two vectors of an item are `join` vectors
+ * apart. So the tree over a head (trope.h, trope_norm) first adds the first vectors of `join` items and, separately,
+ * their second vectors. Then it adds these two sums, and then the sums of neighbouring groups of items. */
 #ifndef TROPE_FWD_CUDA_NORM_CALL_CUH
 #define TROPE_FWD_CUDA_NORM_CALL_CUH
 
@@ -37,8 +37,8 @@ struct block_norm {
 /* The properties that all heads with a norm share. */
 struct norm_call : narrow_call {
     uint32_t head_items, join;                /* powers of two */
-    uint32_t first_window_item, window_items; /* the lanes that rotate, if any head does */
-    uint32_t any_idles;                       /* a head has idle lanes */
+    uint32_t first_window_item, window_items; /* the items that rotate, if any head does */
+    uint32_t any_idles;                       /* a head has idle items */
     uint32_t is_after;                        /* the norm comes after the rotation */
     int32_t weight_dtype, plus_one, rounding;
     uint32_t head_dim;

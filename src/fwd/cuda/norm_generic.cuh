@@ -210,7 +210,7 @@ template <class R> struct generic_head {
         }
     }
 
-    /* Loads the coefficients of a pair of the window. of_row is the index of the token in the block. */
+    /* Loads the coefficients of a pair of the window. in_block is the index of the token in the block. */
     __device__ __forceinline__ item_coefficients<R> load_coefficients(uint32_t in_block, int32_t pair, bool own) const
     {
         item_coefficients<R> c;

@@ -88,7 +88,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     return t;
 }
 
-/* ALIGNED: the number of lanes is rounded up to a power of two, for heads that must not be cut. */
+/* ALIGNED: the number of items is rounded up to a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
                                                  const trope_plan_operand &o, const head_run &run, bool aligned)
@@ -246,8 +246,8 @@ static inline uint32_t least_tokens(const trope_plan &plan, uint32_t neighbours)
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
 
-/* Returns whether the three indices of a thread are a lane, a head and a token, because all segments have the same
- * number of lanes. */
+/* Returns whether the three indices of a thread are an item, a head and a token, because all segments have the same
+ * number of items. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
@@ -257,7 +257,7 @@ static inline bool is_uniform(const block_form &form, const block_call<STRIDE, S
     return uniform;
 }
 
-/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). This also requires that no lane is
+/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). This also requires that no item is
  * idle. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SEGMENTS> &call)

@@ -37,7 +37,7 @@ struct common_norm {
     }
 };
 
-/* Returns after how many lanes the sums of a head's first and second vectors are added (norm_call.cuh), or 0 if the
+/* Returns after how many items the sums of a head's first and second vectors are added (norm_call.cuh), or 0 if the
  * vectors cannot follow the tree of a head. */
 static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &form)
 {
@@ -67,8 +67,8 @@ static inline bool any_adds_heads(const trope_plan &plan)
     return any;
 }
 
-/* Returns whether vector kernels can normalise heads after their rotation. The rotation must be plain. If rstd is read,
- * no position may be able to poison a head. */
+/* Returns whether vector kernels can normalise heads after their rotation. The rotation must take the fast path
+ * (rotates_fast). If rstd is read, no position may be able to poison a head. */
 static inline bool can_be_after(const trope_plan &plan)
 {
     bool reads = false;

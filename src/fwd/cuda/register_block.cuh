@@ -1,8 +1,8 @@
 /* The register block: a short-lived block that processes one or a few tokens with all heads of all operands. Each thread
  * has an item: two vectors of a head, which hold a few pairs (or two elements, which are one pair). The item stays in
- * registers from load to store. The lane of an item is its index in its head. In the code, a row is a token of a batch
- * entry. During the loads, all threads together compute the coefficients of the tokens, which are the same for all heads:
- * see rotate.cuh.
+ * registers from load to store. In the code, `in_head` is the index of an item in its head, and `in_block` the index of
+ * a token in its block. During the loads, all threads together compute the coefficients of the tokens, which are the
+ * same for all heads: see rotate.cuh.
  *
  * A block lives 1 or 2 us, so all time before its first load is lost. Therefore the host cuts operands into segments, in
  * which an address is a sum of products. Threads have two-dimensional indices, which avoid divisions. */
@@ -53,18 +53,18 @@ template <typename STRIDE> struct block_segment {
     block_tensor<STRIDE> src, dst;
     STRIDE kept_item, kept_second, kept_part; /* strides of dst if elements keep their places in a head */
     int64_t moved;                            /* bytes from an item in src to the same item in dst, if `alike` */
-    trope_divisor head_items;                 /* the number in a head, with idle ones */
+    trope_divisor head_items;                 /* the number of items in a head, with idle ones */
     trope_divisor heads_per_group;            /* of each group */
     uint32_t heads;                           /* the number in all groups */
     uint32_t places;                          /* room for heads in the items of a token (more for sums) */
-    uint32_t working;                         /* the number of lanes that are not idle */
-    uint32_t part_items;                      /* lanes in each part of a window */
-    uint32_t is_intricate;                    /* it has groups, parts or idle lanes: one test covers all rare cases */
+    uint32_t working;                         /* the number of items in a head that are not idle */
+    uint32_t part_items;                      /* items in each part of a window */
+    uint32_t is_intricate;                    /* it has groups, parts or idle items: one test covers all rare cases */
     uint32_t is_loaded; /* 0 if the elements pass through in place, so that they are only overwritten */
     uint32_t rotates, in_place;
     uint32_t is_fast; /* it rotates, rounds once and overwrites dst: one test finds the common case */
-    uint32_t alike;   /* lanes of src and dst have the same strides and the same elements */
-    uint32_t is_odd;  /* copied: lane 0 has only one vector, and its second one is the first of another lane */
+    uint32_t alike;   /* items of src and dst have the same strides and the same elements */
+    uint32_t is_odd;  /* copied: item 0 has only one vector, and its second one is the first of another item */
     /* For sums (bwd/cuda/head_sums.cuh): the number of heads that one sum adds, of slots that share them, and of rounds
      * (heads of a slot; 0 if there is no sum). */
     uint32_t terms, slot_bits, rounds;
@@ -80,7 +80,7 @@ struct block_shape {
     uint32_t two_dimensions; /* the outer dimension is larger than 1 */
     uint32_t tokens_of_block, items_of_block;
     uint32_t items;             /* of a token */
-    uint32_t is_uniform;        /* all heads have the same number of lanes, so no thread divides */
+    uint32_t is_uniform;        /* all heads have the same number of items, so no thread divides */
     uint32_t is_simple;         /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
     uint32_t units;             /* of a token: its heads if uniform, otherwise its items */
     uint32_t units_of_block;    /* of a token */
@@ -94,7 +94,7 @@ struct block_shape {
     uint32_t neighbours;        /* the innermost dimension in memory: NEAR_... */
     uint32_t couples_of_token;  /* the capacity of shared memory for each token */
     trope_divisor window_items; /* in the widest window */
-    uint32_t splits;            /* the second half of an item's pairs is this many lanes further: see block_form */
+    uint32_t splits;            /* the second half of an item's pairs is this many items further: see block_form */
     uint32_t second_at;         /* where the couples of second elements begin, counted in couples */
     uint32_t tokens_at, terms_at; /* where the positions and the terms of sums begin in shared memory, in bytes */
     /* For sums: */
@@ -104,7 +104,7 @@ struct block_shape {
     uint32_t terms;           /* the capacity of shared memory */
 };
 
-/* What consecutive threads have: consecutive lanes of a head, heads, or tokens. */
+/* What consecutive threads have: consecutive items of a head, heads, or tokens. */
 enum { NEAR_ITEMS, NEAR_HEADS, NEAR_TOKENS };
 
 template <typename OF_STRIDE, int SEGMENTS> struct block_call {
@@ -152,7 +152,7 @@ template <typename INDEX> __device__ __forceinline__ uint32_t count_tokens(const
 
 struct block_item {
     uint32_t segment, head, in_head;
-    uint32_t in_block; /* its index in the block */
+    uint32_t in_block; /* the index of its token in the block */
     bool present;
 };
 
@@ -165,8 +165,8 @@ template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CAL
     return segment;
 }
 
-/* The terms of an address. SIMPLE has the token, head and lane of one batch entry (addresses_are_simple in
- * vector_calls.cuh). OF_ONE_ENTRY also has a group and a part of the window. ANY also has a batch entry. */
+/* The terms of an address. SIMPLE has the token, head and item of one batch entry (addresses_are_simple in
+ * vector_calls.cuh). OF_ONE_ENTRY also has a group and a part of the window. GENERIC also has a batch entry. */
 enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_GENERIC };
 
 /* ANY_ORDER: the innermost dimension may also be heads or tokens. */

@@ -26,7 +26,7 @@ static bool has_freq_vectors(const trope_plan &plan)
            !a.stride.axis && a.stride.row % 4 == 0 && a.stride.batch % 4 == 0 && (uintptr_t)a.freqs % 16 == 0;
 }
 
-/* Returns whether all pairs of each lane have the same axis. */
+/* Returns whether all pairs of each item have the same axis. */
 static bool items_have_one_axis(const trope_plan &plan, int pairs_of_item)
 {
     if (!axis_bits_of_tokens(plan))
@@ -38,7 +38,7 @@ static bool items_have_one_axis(const trope_plan &plan, int pairs_of_item)
 }
 
 /* With freqs and positions from tokens, calls of up to this many heads are faster if each thread computes the
- * coefficients of its own lane. */
+ * coefficients of its own item. */
 #define FEW_HEADS 3
 
 /* Returns whether the kernel whose threads share nothing can run the plan. (It has no barrier, so it cannot rearrange

@@ -1,6 +1,6 @@
 /* The rotation of tokens with one head, or few, without packed sequences. Threads share nothing. Each computes the
- * coefficients of its lane in registers, from phase steps or from freqs, which it loads as vectors. All pairs of a lane
- * have the same position. The rotation is plain (rotates_fast in vector_calls.cuh). */
+ * coefficients of its item in registers, from phase steps or from freqs, which it loads as vectors. All pairs of an item
+ * have the same position. The rotation takes the fast path (rotates_fast in vector_calls.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
@@ -12,7 +12,7 @@ template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, POSITION
     typedef phase_steps<STEPS> steps;
 };
 
-/* The source of the angles of a lane's pairs: phase steps, or angles in radians. */
+/* The source of the angles of an item's pairs: phase steps, or angles in radians. */
 template <class R> struct lone_angles {
     uint4 raw[R::PAIRS / 2];
 

@@ -6,7 +6,7 @@
 #include "fwd/cuda/find_coefficients.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* Returns the shared memory of one token: the sum of each head, then the mean of each segment. `row` is the token's
+/* Returns the shared memory of one token: the sum of each head, then the mean of each segment. `in_block` is the token's
  * index among those that the block processes at the same time. */
 __device__ __forceinline__ float *token_room(const norm_call &call, uint32_t in_block)
 {
@@ -32,7 +32,7 @@ template <class VALUE> __device__ __forceinline__ float add_in_warp(uint32_t cou
     return total;
 }
 
-/* Finds the mean of a segment for one token, whose index in the block is `row`. `room` is the shared memory of the
+/* Finds the mean of a segment for one token, whose index in the block is `in_block`. `room` is the shared memory of the
  * token. of_caller: it also writes the sums of the heads to the caller's token_sums, or reads the sums of all ranks from
  * there. All threads of a warp must call it. */
 template <class R>
@@ -58,8 +58,8 @@ __device__ __forceinline__ void add_token(const typename R::call &call, float *r
         room[call.token_heads + segment] = mean;
 }
 
-/* Adds the sums that threads have left for tokens [row, row + count) of the block. All threads of the block must call
- * it. */
+/* Adds the sums that threads have left for tokens [in_block, in_block + count) of the block. All threads of the block
+ * must call it. */
 template <class R>
 __device__ __forceinline__ void add_tokens(const typename R::call &call, typename R::index first_token, uint32_t in_block,
                                            uint32_t count, bool of_caller)

@@ -1,4 +1,4 @@
-/* The tokens of a block, which the code calls rows: their positions on each axis, and whether they are rotated or are
+/* The tokens of a block: their positions on each axis, and whether they are rotated or are
  * padding. The data lies in shared memory. */
 #ifndef TROPE_VARLEN_CUDA_TOKENS_CUH
 #define TROPE_VARLEN_CUDA_TOKENS_CUH
