@@ -1,4 +1,4 @@
-"""This library beside eager PyTorch, torch.compile and the other libraries that are here, in one run.
+"""Compares this library with eager PyTorch, torch.compile and other installed libraries in one run.
 
     python3 bench/compare.py                              all cases, on the GPU
     python3 bench/compare.py --only llama-3-8b/ --json result.json --plot result.svg
@@ -7,15 +7,15 @@
     python3 bench/compare.py --from result.json --markdown
     python3 bench/compare.py --device cpu                 small shapes, checked and not timed
 
-A case is a model's shape, forward or backward, and a way is who rotates it, and how: bench/peers.py has both. Each result
-is compared with float64 before it is timed; a wrong one is marked WRONG and not timed, and a library that raises gets its
-error in its row.
+A case is a model's shape, forward or backward. A way is a library and how it rotates: bench/peers.py has both. Each result
+is compared with float64 before it is timed. A wrong result is marked WRONG and not timed. If a library raises, its row has
+the error.
 
-The time of a call is that of a replay of a CUDA graph, divided by the calls in it: the median of the rounds. What cannot be
-captured is called in a loop instead, and marked "no graph": there the host may be what takes time. Calls take several sets
+The time of a call is the replay time of a CUDA graph, divided by its number of calls: the median of the rounds. A way that
+cannot be captured is called in a loop and marked "no graph": its time may be that of the host. Calls use several sets
 of memory in turn, over four times the L2 in all, and their results are kept as long. The yardstick is the best of several
-copies of as many bytes, the best of which is timed in turn with each way. Bytes are counted the same for all ways: what
-goes in is read once and what comes out is written once, of the whole tensors; tables do not count. So what works in place
+copies of the same number of bytes, which is timed in turn with each way. Bytes are counted the same for all ways: each
+whole input tensor is read once and each output is written once; tables do not count. So a way that works in place
 on a part of a tensor, or keeps lines in the cache, can be faster than the copy.
 
 Exit status: 1 if a result is wrong, or if this library raises.
@@ -626,15 +626,21 @@ def draw(result, path):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda where there is one, else cpu")
-    parser.add_argument("--only", action="append", help="case/direction/way or host/way contains this; any of several")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default cuda if there is a GPU, else cpu")
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="run only names (case/direction/way or host/way) that contain this text; may be repeated",
+    )
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--list", action="store_true", help="names, and nothing is run")
-    parser.add_argument("--flash-rotary", metavar="FILE", help="flash-attention's flash_attn/ops/triton/rotary.py")
-    parser.add_argument("--json", metavar="FILE", help="the result, one case a line")
-    parser.add_argument("--plot", metavar="FILE.svg", help="bars; needs matplotlib")
-    parser.add_argument("--markdown", action="store_true", help="tables for the documentation instead of rows")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="a result of --json, and nothing is run")
+    parser.add_argument("--list", action="store_true", help="print the names, run nothing")
+    parser.add_argument("--flash-rotary", metavar="FILE", help="path of flash-attention's flash_attn/ops/triton/rotary.py")
+    parser.add_argument("--json", metavar="FILE", help="write the result to this file, one case per line")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw bars; needs matplotlib")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print Markdown tables for the documentation instead of rows"
+    )
+    parser.add_argument("--from", dest="source", metavar="FILE", help="read a result of --json, run nothing")
     options = parser.parse_args(arguments)
     options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     return options

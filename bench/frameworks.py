@@ -1,4 +1,4 @@
-"""What training frameworks call for RoPE, as they come and with trope in its place: times on one GPU.
+"""Times the RoPE calls of training frameworks on one GPU, as they come and with trope in their place.
 
     PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h100.json
     PYTHONPATH=python python3 bench/frameworks.py --only layers --tokens 4096
@@ -469,18 +469,18 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=[*SOURCES, "layers"], action="append", help="one framework; may be repeated")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--count", type=int, default=30, help="calls in a row of each round; of layers a sixth")
+    parser.add_argument("--count", type=int, default=30, help="consecutive calls in each round (layers: a sixth)")
     parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small layers, which --only must name"
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small layers, requires --only layers"
     )
-    parser.add_argument("--tokens", type=int, nargs="+", help="of layers: 4096 and 8192, on the CPU 32")
-    parser.add_argument("--code", choices=CODE, nargs="+", default=CODE, help="of layers: one of the two alone")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--tokens", type=int, nargs="+", help="tokens of layers, default 4096 and 8192 (CPU: 32)")
+    parser.add_argument("--code", choices=CODE, nargs="+", default=CODE, help="code of layers, default both")
+    parser.add_argument("--json", help="write the results to this file")
     options = parser.parse_args(arguments)
     if options.device == "cpu" and options.only != ["layers"]:
         parser.error("--device cpu is for --only layers: other cases measure on a GPU")
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("bench/frameworks.py measures on a GPU, and there is none")
+        parser.error("bench/frameworks.py needs a GPU, and there is none")
     if options.rounds < 2:
         parser.error("--rounds must be at least 2: the first one is not counted")
     options.tokens = options.tokens or ([32] if options.device == "cpu" else [4096, 8192])

@@ -1,4 +1,4 @@
-"""Packed QKV under tensor and context parallelism, as Megatron has them: the ranks get the bits of one process.
+"""Packed QKV with tensor and context parallelism, as in Megatron: the ranks compute the bits of one process.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/megatron_style.py               4 processes, CPU
     torchrun --nproc-per-node 8 examples/megatron_style.py --device cuda --tp 4 --cp 2                 after `pip install .`
@@ -197,7 +197,8 @@ def main():
     if "WORLD_SIZE" in os.environ:  # torchrun
         if int(os.environ["WORLD_SIZE"]) != ranks:
             parser.error(
-                "tp %d x cp %d are not the %s ranks there are" % (options.tp, options.cp, os.environ["WORLD_SIZE"])
+                "tp %d x cp %d must be the number of ranks, which is %s"
+                % (options.tp, options.cp, os.environ["WORLD_SIZE"])
             )
         return run(int(os.environ["RANK"]), options, ranks, "env://")
     if options.device == "cuda" and torch.cuda.device_count() < ranks:

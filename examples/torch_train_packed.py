@@ -3,8 +3,8 @@
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/torch_train_packed.py --plot loss.svg
     python3 examples/torch_train_packed.py --device cuda --dtype bfloat16        after `pip install .`
 
-It shows how trope.torch.rotate goes into a model of one's own: q and k are views of the packed projection, which are read
-as they lie, and cu_seqlens alone says where each document begins; no position ids and no tables are made. The eager way
+It shows how to use trope.torch.rotate in your own model: q and k are views of the packed projection, which are read
+in place, and cu_seqlens alone says where each document begins; no position ids and no tables are made. The eager way
 gathers rows of cos and sin by the position of each token, as most code does. Both models start from the same weights and
 see the same documents, cut and packed as by train_packed.c, and attention is within a document.
 
@@ -187,7 +187,7 @@ def plot(losses, path):
     steps = range(1, len(losses[0]) + 1)
     above.plot(steps, losses[1], label="eager PyTorch", linewidth=3, alpha=0.4)
     above.plot(steps, losses[0], label="trope", linewidth=1)
-    above.set_ylabel("loss, nats a byte")
+    above.set_ylabel("loss, nats per byte")
     above.legend()
     below.semilogy(steps, [abs(a - b) or float("nan") for a, b in zip(*losses)], linewidth=1)
     below.set(xlabel="step", ylabel="|difference|")
@@ -198,8 +198,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: by autocast")
-    parser.add_argument("--seed", type=int, default=1, help="of the weights and the order of the documents")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16 uses autocast")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the weights and the order of the documents")
     parser.add_argument("--plot", metavar="FILE", help="draw the losses: SVG, PNG, ...")
     options = parser.parse_args()
     if options.steps < 1:

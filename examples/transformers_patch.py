@@ -5,7 +5,7 @@
 
 A Llama and a Qwen2 are made from a config, with random weights; nothing is downloaded. For each:
 
- 1. The logits of the model as it is, patched, and after undo(), which must have the same bits. (By the model that is not
+ 1. The logits of the original model, the patched model, and the model after undo() have the same bits. (The model is not
     compiled: torch.compile fuses eager's operations, and rounds less often.)
  2. Training steps, forward, backward and AdamW, in this order: half of them unpatched, all of the patched ones, the other
     half unpatched. So a machine that becomes slower or faster meanwhile favours neither. Each block begins with WARMUP
@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny")
-    parser.add_argument("--steps", type=int, default=20, help="of each way, that are timed")
+    parser.add_argument("--steps", type=int, default=20, help="number of timed steps of each way")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model, both ways")
     options = parser.parse_args()
     if options.steps < 1:

@@ -59,13 +59,13 @@ def pair_axis(order: Literal["sections", "interleaved", "alternating", "hwt"], s
     sections = integers(given, "sections", 0, _abi.MAX_ROTARY_DIM // 2)
     pairs = sum(sections)
     if not 1 <= pairs <= _abi.MAX_ROTARY_DIM // 2:
-        message = "sections %s add up to %d pairs, and must add up to 1 to %d"
+        message = "sections %s add up to %d pairs, but the sum must be 1 to %d"
         raise Error(message % (list(sections), pairs, _abi.MAX_ROTARY_DIM // 2), "sections")
     axes = (ctypes.c_uint8 * pairs)()
     padded = (ctypes.c_int32 * _abi.MAX_AXES)(*sections)
     status = _abi.lib.trope_fill_pair_axis(axes, pairs, _abi.AXIS_ORDERS[order], padded)
     if status != _abi.OK:
-        raise Error("sections %s are not those of order %r: %s" % (list(sections), order, _abi.reason()), "sections")
+        raise Error("sections %s are not valid with order %r: %s" % (list(sections), order, _abi.reason()), "sections")
     return tuple(axes)
 
 
@@ -113,7 +113,7 @@ def _resolve(srcs, options, find_norm=refuse_norm):
     for i, settings in enumerate(spec.norms):
         if settings.group:
             name = "norms[%d].process_group" % i
-            raise Error("%s is for trope.torch, which has torch.distributed" % name, name)
+            raise Error("%s is only for trope.torch, which uses torch.distributed" % name, name)
     return intern(spec), side, _describe_weights(weights)
 
 
@@ -131,7 +131,7 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
     if stream is not None:
         integer(stream, "stream", 0, 2**64 - 1)
         if "cpu" in devices:
-            raise Error("stream is for arrays on CUDA, and these are on the CPU", "stream")
+            raise Error("stream is only for arrays on CUDA, and these are on the CPU", "stream")
     metas = [None if array is None else array.meta for array in arrays]
     key = (backward, id(spec)) + tuple(None if m is None else (m.shape, m.strides, str(m.dtype), m.device) for m in metas)
 
@@ -160,7 +160,7 @@ def _rotate(
     srcs = _describe_tensors(tensors, _arrays.describe_destination if in_place else _arrays.describe)
     spec, side, weights = _resolve(srcs, options)
     if spec.accumulate and (out is None or not backward):
-        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
+        raise Error("accumulate is only for rotate_backward with out, because it adds to out", "accumulate")
     results = None
     if in_place:
         dsts = srcs
@@ -282,7 +282,7 @@ def rotate_backward_(*tensors, stream=None, **options):
 
 def _without_stream(stream, options):
     if stream is not None:
-        raise Error("torch tensors have their current stream: stream is for other arrays", "stream")
+        raise Error("stream is not for torch tensors, which use PyTorch's current stream", "stream")
     return options
 
 

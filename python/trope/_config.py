@@ -228,7 +228,7 @@ def language_model(keys):
 def refuse_without_rotation(keys):
     """Refuses a config of a model that does not rotate at all, and names the key that decides this."""
     if keys.model_type in OTHER_ROTATION:
-        fail("model_type", "(%r) rotates by two axes of an image, which no rope_type names", keys.model_type)
+        fail("model_type", "(%r) rotates by two axes of an image, and no rope_type describes that", keys.model_type)
     if keys.model_type in NO_ROTATION:
         fail("model_type", "(%r) is a model without a rotary embedding", keys.model_type)
     for key, (rotating, of_models) in ROTATES.items():
@@ -301,7 +301,11 @@ def _old_layers(keys, rope_name, rope):
     if layout is None:
         return {}
     if keys.get("rope_parameters"):
-        fail("rope_parameters", "of a %s must be by layer type: full_attention, sliding_attention", keys.model_type)
+        fail(
+            "rope_parameters",
+            "of a %s must have a dict for each layer type: full_attention, sliding_attention",
+            keys.model_type,
+        )
     full_key, full_base, sliding_key, sliding_base, both_scaled = layout
     layers = {"full_attention": dict(rope), "sliding_attention": dict(rope) if both_scaled else {}}
     bases = ((full_key, full_base), (sliding_key, sliding_base))
@@ -417,7 +421,7 @@ def layer_sizes(keys, layer_type):
     except (TypeError, ValueError):
         by_index = {-1: {}}
     if any(index < 0 or types and index >= len(types) for index in by_index):
-        fail("per_layer_config", "must have indices of layers for its keys, not %s", listed(given))
+        fail("per_layer_config", "must have the indices of layers as keys, not %s", listed(given))
     layers = [by_index.get(i, {}) for i, name in enumerate(types) if layer_type is None or same(name, layer_type)]
     layers = layers or list(by_index.values())
     sizes = [
@@ -425,7 +429,7 @@ def layer_sizes(keys, layer_type):
         for layer in layers
     ]
     if any(size != sizes[0] for size in sizes):
-        fail("per_layer_config", "gives layers that rotate alike several sizes: %s", shown(sizes))
+        fail("per_layer_config", "gives different sizes to layers that rotate alike: %s", shown(sizes))
     return sizes[0] if sizes else {}
 
 

@@ -105,7 +105,7 @@ def ask(module, where):
                 kind = Kind(cls, has_weight, rounding, plus_one, eps)
                 if all([_agrees(kind, module, root, *dtypes) for dtypes in _DTYPES]):
                     return kind._replace(mixes=_agrees(kind, module, root, torch.bfloat16, torch.float32))
-    message = "%s is a %s, which is no RMS norm that trope.Norm has the bits of"
+    message = "%s is a %s, which is not an RMS norm that trope.Norm reproduces bit for bit"
     raise Error(message % (where, cls.__name__), "fuse_norm")
 
 
@@ -217,7 +217,7 @@ class _Versions:
 
     def check(self):
         if any([x._version != version for x, version in self.tensors]):
-            message = "fuse_norm: %s: a tensor that is to be normalised and rotated was written to before that"
+            message = "fuse_norm: %s: a tensor was written to before it was normalised and rotated"
             raise Error(message % self.fusion.where, "fuse_norm")
 
 
@@ -371,9 +371,9 @@ def _refuse_hooks(module, where):
         if getattr(module, hooks):
             raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
     if "forward" in vars(module):
-        raise Error("%s has a forward of its own, which fuse_norm would not run" % where, "fuse_norm")
+        raise Error("%s has its own forward, which fuse_norm would not run" % where, "fuse_norm")
     if torch.nn.modules.module._has_any_global_hook():
-        raise Error("%s: hooks of all modules are registered, which fuse_norm would not run for it" % where, "fuse_norm")
+        raise Error("%s: global module hooks are registered, which fuse_norm would not run for it" % where, "fuse_norm")
 
 
 class Fusion:
@@ -401,7 +401,7 @@ class Fusion:
                 self.kinds[name] = ask(module, "%s.%s" % (self.where, name))
                 if known is not None:
                     given = self.where, name, known, self.kinds[name]
-                    raise Error("%s.%s normalises in two ways: %s; %s" % given, "fuse_norm")
+                    raise Error("modules %s.%s normalise in different ways: %s; %s" % given, "fuse_norm")
 
     def read_forward(self):
         """Finds is_after, and refuses a forward that does something between a norm and the rotation."""
@@ -414,11 +414,11 @@ class Fusion:
                 call = parents[node]
                 is_call = ast.unparse(node.value) == "self" and isinstance(call, ast.Call) and call.func is node
                 if not is_call or len(call.args) != 1 or call.keywords:
-                    message = "%s: %s is used other than by a call with one argument"
+                    message = "%s: %s is not only called with one argument"
                     raise Error(message % (self.where, ast.unparse(node)), "fuse_norm")
                 calls.append(call)
         if not rotations or not calls:
-            raise Error("%s: its source calls no rotary function and norm" % self.where, "fuse_norm")
+            raise Error("%s: its source does not call both a rotary function and a norm" % self.where, "fuse_norm")
         self.is_after = min(rotations) < min([call.lineno for call in calls])
         for call in calls:
             if self.is_after:
@@ -494,7 +494,7 @@ class Fusion:
                 _calls.attention = outer
             for pending in call.pending:
                 if not pending.is_read:
-                    message = "fuse_norm: %s has put off %s, and nothing has read the result"
+                    message = "fuse_norm: %s has postponed %s, but nothing has read the result"
                     raise Error(message % (self.where, pending.name), "fuse_norm")
             return results
 

@@ -47,7 +47,7 @@ def _table(table, x, argument, x_argument, rows=None):
     if not 2 <= table.shape[3] <= x.shape[-1] or table.shape[3] % 2:
         _refuse(argument, "has %d columns, which must be even, and 2 to head_dim %d", table.shape[3], x.shape[-1])
     if rows is not None and table.shape[0] != rows:
-        _refuse(argument, "has %d rows, and %s %d positions", table.shape[0], x_argument, rows)
+        _refuse(argument, "has %d rows, but %s has %d positions", table.shape[0], x_argument, rows)
     check_table(table, x, argument, x_argument)
     return table[:, 0, 0]
 
@@ -260,6 +260,6 @@ def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
     """
     _check_dims(t, "bshd", "t")
     if t.shape[1] != img_h * img_w:
-        _refuse("t", "has %d tokens, and the image %d x %d", t.shape[1], img_h, img_w)
+        _refuse("t", "has %d tokens, but the image has %d x %d", t.shape[1], img_h, img_w)
     run = functools.partial(_rotate_tokens, img_h=img_h, img_w=img_w)
     return _apply(run, t, cos_h=cos_h, sin_h=sin_h, cos_w=cos_w, sin_w=sin_w)

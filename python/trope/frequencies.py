@@ -131,7 +131,7 @@ def frequency_list(inv_freq, argument="inv_freq"):
         if not isinstance(value, numbers.Integral) and hasattr(value, "dtype"):
             _check_dtype(value, argument)
         if not isinstance(value, numbers.Real):
-            fail(argument, "must be a flat list of numbers: %s is none", shown(value))
+            fail(argument, "must be a flat list of numbers: %s is not a number", shown(value))
     return tuple([number(value, argument) for value in values])
 
 
@@ -139,7 +139,7 @@ def _check_dtype(array, argument):
     """Refuses arrays and scalars of a dtype that cannot hold an inverse frequency."""
     name = str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
     if name not in ("float32", "float64"):
-        text = "has dtype %s: use float32 or float64, and compute the frequencies in it (a cast does not bring bits back)"
+        text = "has dtype %s: use float32 or float64, and compute the frequencies in it (a cast does not restore lost bits)"
         fail(argument, text, name)
 
 
@@ -195,14 +195,14 @@ class Rotation:
         """Adds a keyword argument, which may complete the config but must not contradict it."""
         known = sorted(ROPE_KEYS.union(SIZE_KEYS))
         if key not in known:
-            fail(key, "is not a key of a rotation%s", hint(key, known) or ": those are " + ", ".join(known))
+            fail(key, "is not a key of a rotary embedding%s", hint(key, known) or ": the keys are " + ", ".join(known))
         if key == "rope_type":
             value = rule_of({key: value}, self.model_type)
         elif key in SIZE_KEYS:
             optional_integer(key, value)
         for given in (self.rope.get(key), self.sizes.get(key)):
             if not same(given, value):
-                fail(key, "is %s in the config, and cannot be %s", shown(given), shown(value))
+                fail(key, "is %s in the config, and must not be %s here", shown(given), shown(value))
         if value is not None:
             (self.rope if key in ROPE_KEYS else self.sizes)[key] = value
 
@@ -278,7 +278,7 @@ class Rotation:
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None
         if value is None and of_class == 0:
-            fail("partial_rotary_factor", "is missing: a %s has no constant one", self.model_type)
+            fail("partial_rotary_factor", "is missing: a %s has no fixed value for it", self.model_type)
         value = of_class if value is None else value
         if value is not None and not 0 < value <= 1:
             fail("partial_rotary_factor", "must be over 0 and at most 1, not %r", value)
@@ -293,7 +293,7 @@ class Rotation:
             fail("head_dim", "is missing: in a %s it is not hidden_size / num_attention_heads", self.model_type)
         if head is None and None in (hidden, heads):
             looked_for = ["/".join(SIZE_KEYS[name]) for name in ("qk_rope_head_dim",) + names]
-            nested = "; of the nested configs, give the one that is meant: " + listed(self.nested) if self.nested else ""
+            nested = "; pass one of the nested configs instead: " + listed(self.nested) if self.nested else ""
             fail("head_dim", "not found; looked for %s, %s, %s with %s%s", *looked_for, nested)
         return hidden // heads if head is None else head
 
@@ -315,10 +315,10 @@ class Rotation:
             dim = int(self.head_dim() * partial)
         for key, other in (("rotary_dim", given), ("qk_rope_head_dim", pe)):
             if other not in (None, dim):
-                fail(key, "(%d) contradicts the other sizes, by which %d elements of a head rotate", other, dim)
+                fail(key, "(%d) contradicts the other sizes, with which %d elements of a head rotate", other, dim)
         if dim % 2 or not 2 <= dim <= MAX_ROTARY_DIM:
             key = "head_dim" if self.rule == "proportional" or partial in (None, 1) else "partial_rotary_factor"
-            fail(key, "makes %d elements of a head rotate: that must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
+            fail(key, "makes %d elements of a head rotate: this number must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
         return dim
 
 
@@ -344,7 +344,7 @@ def _ntk_alpha(rotation, dim):
     try:
         return {"base": rotation.need("rope_theta") * rotation.positive("alpha") ** (dim / (dim - 2))}
     except OverflowError:
-        fail("alpha", "(%s) makes a base that is too large", shown(rotation.get("alpha")))
+        fail("alpha", "(%s) makes the base too large", shown(rotation.get("alpha")))
 
 
 def _yarn(rotation, dim):

@@ -64,7 +64,7 @@ _NAME = _re.compile(r"apply_\w*(rotary|rope)")  # matches the names of functions
 # ---- The functions that a model calls ----
 
 
-_HELD = "%s.%s is a rotary function: only those that modules of Python have are patched"
+_HELD = "%s.%s is a rotary function: only rotary functions in Python modules can be patched"
 
 
 def _names_in(code):
@@ -208,12 +208,12 @@ def _start_fusion(cls, function, search):
     rotaries = {name: _patched.get(value) or search.found.get(value) for name, value in named.items()}
     rotaries = {name: rotary for name, rotary in rotaries.items() if rotary is not None}
     if not rotaries:
-        raise Error("%s rotates in another function than its forward" % where, "fuse_norm")
+        raise Error("%s does not rotate in its forward, but in another function" % where, "fuse_norm")
     for rotary in rotaries.values():
         if not rotary.takes_norms:
-            raise Error("%s: %s leaves tokens out, or takes other rows for k" % (where, rotary.where), "fuse_norm")
+            raise Error("%s: %s does not rotate all tokens, or uses other rows for k" % (where, rotary.where), "fuse_norm")
     if [each for each in _all_classes() if _forward_of(each) is function] != [cls]:
-        raise Error("%s.forward is a method of other classes, too" % where, "fuse_norm")
+        raise Error("%s.forward is also a method of other classes" % where, "fuse_norm")
     known = _fusions[function].kinds if function in _fusions else {}
     return _Fusion(cls, where, function, rotaries, dict(known))
 
@@ -305,7 +305,7 @@ class Patch:
     def __init__(self, rotaries, fusions=()):
         for name, given, kind in (("rotaries", rotaries, _Rotary), ("fusions", fusions, _Fusion)):
             if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
-                message = "%s must be what patch() finds, not %s: call trope.transformers.patch(model), which makes a Patch"
+                message = "%s must be found by patch(), not %s: call trope.transformers.patch(model), which makes a Patch"
                 raise Error(message % (name, _shown(given)), name)
         self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
         self._fusions = [(fusion, fusion.fused, fusion.own) for fusion in fusions]
@@ -321,7 +321,7 @@ class Patch:
 
     def _warn(self, name):
         if self.traced:
-            message = "%s counts no calls of compiled code, and torch.compile has traced %d calls (traced)"
+            message = "%s does not count the calls of compiled code, and torch.compile has traced %d calls (see traced)"
             _warnings.warn(message % (name, self.traced), stacklevel=3)
 
     @property
@@ -366,10 +366,10 @@ class Patch:
     def __repr__(self):
         lines = []
         for (rotary, _), (calls, traced) in zip(self._rotaries, self._counts()):
-            compiled = ", and those of compiled code, which are not counted (%d traced)" % traced if traced else ""
+            compiled = ", besides uncounted calls of compiled code (%d traced)" % traced if traced else ""
             lines.append("%s: %s: %d calls%s" % (rotary.where, rotary.recipe, calls, compiled))
         for (fusion, _, _), (fused, own) in zip(self._fusions, self._norms()):
-            lines.append("%s: %d norms fused, %d by their modules" % (fusion, fused, own))
+            lines.append("%s: %d norms fused, %d computed by their modules" % (fusion, fused, own))
         return "\n".join(lines)
 
 
@@ -377,11 +377,11 @@ def _refuse_model(model):
     """Raises an error that says what to pass instead of an object that is no model."""
     what = "a torch.nn.Module of transformers"
     if isinstance(model, type):
-        hint = "and not the class %s: make one of it" % model.__name__
+        hint = "not the class %s: pass an instance" % model.__name__
     elif hasattr(model, "model_type"):
-        hint = "and not a config: pass the model, which transformers.AutoModel.from_config(config) makes of it"
+        hint = "not a config: pass the model that transformers.AutoModel.from_config(config) makes"
     elif isinstance(model, str):
-        hint = "and not the text %s: pass the model that it names, as AutoModel.from_pretrained loads it" % _shown(model)
+        hint = "not the text %s: pass the model that AutoModel.from_pretrained loads" % _shown(model)
     else:
         hint = "not %s" % _shown(model)
     raise Error("model must be %s, %s" % (what, hint), "model")
@@ -448,7 +448,7 @@ def main(arguments=None):
     model, it prints why, and the exit status is 1."""
     parser = _argparse.ArgumentParser(prog="python -m trope.transformers", description=main.__doc__)
     parser.add_argument("config", help="a config.json, or its folder")
-    parser.add_argument("--fuse-norm", action="store_true", help="with the norms of q and k that rotations would compute")
+    parser.add_argument("--fuse-norm", action="store_true", help="also fuse the norms of q and k into the rotations")
     given = parser.parse_args(arguments)
     path = given.config
     if not _os.path.exists(path):

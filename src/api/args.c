@@ -15,8 +15,8 @@ typedef unsigned long long ull;
 static trope_status check_struct_size(const char *function, const char *name, uint64_t given, size_t known, size_t older)
 {
     REQUIRE((given >= known && given <= MOST_BYTES) || given == older, TROPE_ERROR_ARGUMENT,
-            "%s (%llu) must be the sizeof of the struct that is passed, at least the %zu bytes of this version", name,
-            (ull)given, known);
+            "%s (%llu) must be the sizeof of the struct, which has at least %zu bytes in this version", name, (ull)given,
+            known);
     return TROPE_OK;
 }
 

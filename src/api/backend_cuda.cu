@@ -139,7 +139,7 @@ void trope_cuda_describe(char *text, size_t size)
 static trope_status check(const char *function, const trope_plan *plan)
 {
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
-            "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
+            "device (%d) is CUDA, but no CUDA device or driver was found", plan->device);
     REQUIRE(!is_norm_gradient(*plan) || trope_cuda_norm_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) with these heads is more than the backward of norms can take in one call",
             (long long)plan->batch, (long long)plan->tokens);

@@ -149,7 +149,7 @@ static trope_status list_d_freqs(const char *function, const trope_args *a, memo
     m.region.element_size = size;
     CHECK(list_written(function, list, m, size));
     REQUIRE(!trope_overlaps_itself(&m.region), TROPE_ERROR_OVERLAP, "%s",
-            "d_freqs_stride: d_freqs overlaps itself (a stride of 0 would receive the sum)");
+            "d_freqs_stride: d_freqs overlaps itself (a stride of 0 is allowed, and receives the sum)");
     return TROPE_OK;
 }
 
@@ -284,8 +284,9 @@ static trope_status check_pairs(const char *function, const memory_list *list)
             const memory *writer = a->is_written ? a : b, *other = a->is_written ? b : a;
             REQUIRE(!trope_regions_overlap(&a->region, &b->region), TROPE_ERROR_OVERLAP, "%s overlaps %s: %s",
                     name_of(writer).text, name_of(other).text,
-                    a->operand >= 0 && a->operand == b->operand ? "must be the same tensor, with the same strides, or apart"
-                                                                : "nothing else of the call may be where it writes");
+                    a->operand >= 0 && a->operand == b->operand
+                        ? "they must be the same tensor with the same strides, or not overlap"
+                        : "memory that the call writes must not overlap its other memory");
         }
     }
     return TROPE_OK;

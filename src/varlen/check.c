@@ -29,7 +29,7 @@ static trope_status refuse_order(const char *function, const trope_position_sour
     const int begins_early = i == 0 && begin < 0;
     return trope_fail(DATA, "%s: %s[%lld] (%lld, read as %s) must be at least %lld%s", function, name,
                       (ll)(begins_early ? 0 : i + 1), (ll)(begins_early ? begin : end), width(s->boundaries_64),
-                      begins_early ? 0ll : (ll)begin, begins_early ? "" : ", the one before it");
+                      begins_early ? 0ll : (ll)begin, begins_early ? "" : ", the boundary before it");
 }
 
 static trope_status check_sequence(const char *function, const trope_position_source *s, int64_t i)
@@ -50,7 +50,7 @@ static trope_status check_sequence(const char *function, const trope_position_so
     REQUIRE(fault != TROPE_BOUNDS_BEGIN_SPLIT, DATA, "%s[%lld] (%lld, read as %s) must be divisible by cp_size (%d)",
             stored_name(s), (ll)i, (ll)b.begin, width_of_boundaries, s->cp.size);
     REQUIRE(fault != TROPE_BOUNDS_LENGTH_SPLIT, DATA,
-            "%s: sequence %lld has %lld tokens (read as %s), which cp_layout and cp_size (%d) need divisible by %lld",
+            "%s: sequence %lld has %lld tokens (read as %s): for cp_layout and cp_size (%d), it must be divisible by %lld",
             stored_name(s), (ll)i, (ll)stored, width_of_boundaries, s->cp.size, (ll)trope_cp_divisor(&s->cp));
     return TROPE_OK;
 }
@@ -58,7 +58,7 @@ static trope_status check_sequence(const char *function, const trope_position_so
 /* Without a padding policy, no token may be before the first sequence or after the last one. */
 static trope_status check_all_tokens(const char *function, const trope_position_source *s, int64_t first, int64_t last)
 {
-    static const char rule[] = "this rank has tokens of no sequence, and padding must say what is written for them";
+    static const char rule[] = "this rank has tokens that are in no sequence, so padding must say what is written for them";
     if (s->padding || s->tokens == 0)
         return TROPE_OK;
     REQUIRE(trope_cp_local(&s->cp, first) <= 0, DATA, "%s[0] (%lld, read as %s): %s", stored_name(s), (ll)first,

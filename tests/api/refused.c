@@ -228,7 +228,7 @@ static void pair_axis(void)
     ROW(ids(), (a->parts = 2, a->position_axes = 1, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS), ARGUMENT, "position_axes",
         "TROPE_IDS_BATCH_TOKENS");
     ROW(axes(), a->position_axes = 1, ARGUMENT, "position_axes", "(1) must be at least the 3 axes");
-    ROW(axes(), in.pair_axis[2] = 3, ARGUMENT, "pair_axis[2]", "(3) must be at most 2, the last of position_axes");
+    ROW(axes(), in.pair_axis[2] = 3, ARGUMENT, "pair_axis[2]", "(3) must be at most 2, one less than position_axes");
     ROW(axes(), in.pair_axis[0] = 255, ARGUMENT, "pair_axis[0]", "(255)");
     ROW(ids(), (a->pair_axis = in.pair_axis, in.pair_axis[3] = 4), ARGUMENT, "pair_axis[3]", "(4)");
     ROW(dense(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 4), ARGUMENT, "pair_axis[1]", "(4)");

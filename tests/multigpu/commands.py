@@ -75,7 +75,7 @@ def check_environments():
         check(result.err.startswith("trope_multigpu: %s: is missing" % missing) and result.err.count("\n") == 1, variables,
               "names", missing, "in", result.err)
         result = in_environment(variables, "--launch", "process")
-        check(result.status == 0 and "in one process" in result.out, variables, "by --launch process", result.err)
+        check(result.status == 0 and "in one process" in result.out, variables, "with --launch process", result.err)
     values = [("RANK", "x"), ("RANK", "-1"), ("RANK", "1"), ("RANK", "1.5"), ("WORLD_SIZE", "0"), ("WORLD_SIZE", "two"),
               ("WORLD_SIZE", "99999999999"), ("LOCAL_RANK", "1"), ("LOCAL_RANK", "gpu0"), ("MASTER_PORT", "0"),
               ("MASTER_PORT", "65535"), ("MASTER_PORT", "tcp"), ("TROPE_MULTIGPU_PORT", "70000")]
@@ -84,7 +84,7 @@ def check_environments():
         check(result.status == 2 and result.err.count("\n") == 1, name, value, "is refused in one line:", result.err)
         check(result.err.startswith("trope_multigpu: %s: " % name), name, value, "is named in", result.err)
     result = in_environment(TORCHRUN)
-    check(result.status == 0 and "environment of torchrun" in result.out, "a complete environment", result.err)
+    check(result.status == 0 and "by torchrun" in result.out, "a complete environment", result.err)
     result = in_environment(TORCHRUN, "--ranks", "2")
     check(result.status == 2 and "--ranks: has no effect" in result.err, "--ranks under a launcher", result.err)
     # A shell may keep some of these variables, and a single Slurm task has no other processes.
@@ -97,7 +97,7 @@ def check_environments():
     # An MPI that does not know the launcher's variables would make each process a separate run of one rank.
     for variables in ({"OMPI_COMM_WORLD_SIZE": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):
         result = in_environment(variables)
-        check(result.status == 2 and ("knows of one rank" if MPIRUN else "no MPI") in result.err, variables, result.err)
+        check(result.status == 2 and ("has only one rank" if MPIRUN else "no MPI") in result.err, variables, result.err)
     if MPIRUN:
         words = [MPIRUN, "--oversubscribe", "-n", "2", PROGRAM, "--device", "cpu", *ONE_CASE]
         result = Result(words, 60, {**os.environ, "RANK": "0", "WORLD_SIZE": "3"})
@@ -153,7 +153,7 @@ def check_error_texts(way="threads"):
         check(result.status == (1 if options else 0), options, result.status, result.err)
         check(len(cells) == 1 and re.fullmatch(shown, cells[0]), "the error of a gradient:", cells, result.out)
         check(not re.search(r"\de\+\d", result.out), "no huge number:", result.out)
-        words = "beyond the bound of rounding" if options else "of what rounding may add up to"
+        words = "beyond the rounding bound" if options else "of the largest possible rounding error"
         check("gradient of the angles: " in result.out and words in result.out, "the summary", result.out)
 
 

@@ -49,7 +49,8 @@ def test_the_layout_that_fits_all_tensors_is_inferred(tmp_path):
     table = cos_sin(np.tile(columns(by_index(7), "half"), (2, 1, 1)))
     words = understood({**grouped, **table})
     assert (
-        "q: bshd" in words and "cos: batch 2, a row for each of 7 positions, 8 columns, one an element, by halves" in words
+        "q: bshd" in words
+        and "cos: batch 2, a row for each of 7 positions, 8 columns, one for each element, by halves" in words
     )
     refused(tmp_path, {"q": random("F32", 2, 5, 24)}, ["thd", "hidden", "--head-dim"], *HALF, *THETA)
     ends = {"q": random("F32", 5, 3, 8), "cu_seqlens": tensor("I32", [0, 2, 5])}
@@ -69,7 +70,9 @@ def test_head_dim_splits_a_hidden_dim(tmp_path):
 # ---- Tables in the forms that models use ----
 
 
-@pytest.mark.parametrize("form, words", [("pair", "one a pair"), ("half", "by halves"), ("interleaved", "by neighbours")])
+@pytest.mark.parametrize(
+    "form, words", [("pair", "one for each pair"), ("half", "by halves"), ("interleaved", "by neighbours")]
+)
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_the_form_of_columns_is_inferred(tmp_path, form, words, pairing):
     angles = by_index(5, 16)
@@ -134,7 +137,7 @@ def test_columns_that_cannot_be_inferred_are_refused(tmp_path):
     any_two = rng.uniform(-2, 2, (5, 16)) * (np.arange(5) > 0)[:, None]
     for freqs, words, options in (
         (np.zeros((0, 5, 16)), ["is empty"], []),
-        (any_two, ["no two equal ones for a pair", "--columns"], []),
+        (any_two, ["no pair has two equal columns", "--columns"], []),
         (neighbours.values, ["neighbours", "--columns half"], ["--columns", "half"]),
         (np.tile(np.arange(5)[:, None] / 2, (1, 8)), ["all equal", "--rotary-dim"], []),
         (np.where(np.arange(40).reshape(5, 8) == 17, np.nan, 1), ["NaN", "element 17"], []),
@@ -201,7 +204,7 @@ def changed(tables, name, index, value):
 def test_impossible_tables_are_refused(tmp_path):
     d, s = 16, 5
     q, said = {"q": random("F32", 1, s, 2, d)}, ["--layout", "bshd", *HALF]
-    angles, none = columns(by_index(s, d), "half"), ["'cos'", "no table of cosines and sines"]
+    angles, none = columns(by_index(s, d), "half"), ["'cos'", "not a table of cosines and sines"]
     good, large = cos_sin(angles), cos_sin(angles, factor=1.25)
     shifted = cos_sin(columns(reference.angles_of(np.arange(1, s + 3), reference.default(d)), "half"))
     says(tmp_path, {**q, **large}, by_index(s, d), "bshd", mscale=1.25)
@@ -287,7 +290,7 @@ def test_each_prefix_of_names_is_one_call(tmp_path):
         same = apply(tmp_path, {**alone, "inv_freq": inv_freq}, *said).tensors
         assert all(found[name].bytes == same[name].bytes for name in alone)
     refused(tmp_path, {**layers, **own, "inv_freq": shared}, ["inv_freq'", "both", "model.layers"], *said)
-    refused(tmp_path, {**layers, "model.layers.7.inv_freq": shared}, ["'model.layers.7.inv_freq'", "goes with no"], *said)
+    refused(tmp_path, {**layers, "model.layers.7.inv_freq": shared}, ["'model.layers.7.inv_freq'", "belongs to no"], *said)
     two = {"q": layers[names[0]], "query": layers[names[0]]}
     refused(tmp_path, two, ["'query'", "'q'"], *said, *THETA)
 

@@ -43,7 +43,7 @@ TENSORS = [
     (beside(k=zeros("F32", 8, 3, 8)), ["'k'"]),
     ({"q": zeros("F32", 4, 2, 3, 7)}, ["'q'", "--rotary-dim", "divisible"]),
     ({"q": zeros("F32", 1, 1, 1, 1026)}, ["'q'", "--rotary-dim", "1024"]),
-    (beside(k=zeros("F32", 4, 2, 3, 4)), ["--rotary-dim", "4 and of 8"]),
+    (beside(k=zeros("F32", 4, 2, 3, 4)), ["--rotary-dim", "4 and 8"]),
     ({"freqs": zeros("F32", 4, 8)}, ["q, k, x, v"]),
     (beside(keys=zeros("F32", *SHAPE)), ["'keys'", "unknown name", "--name"]),
     ({"Q": zeros("F32", *SHAPE)}, ["'Q'", "unknown name"]),

@@ -58,22 +58,22 @@ def tables(*shape, names=("cos", "sin")):
 TOGETHER = [
     ("apex.backward_2d", dict(output_grads=randn(B, 2, 3, H, 6)), "output_grads", "head_dim 6, and its halves must be even"),
     ("apex.forward_2d", dict(sin_h=randn(1, S, 1, D // 2).bfloat16()), "sin_h", "dtype"),
-    ("apex.fused_apply_rotary_pos_emb_2d", dict(img_w=2), "t", "6 tokens, and the image 2 x 2"),
+    ("apex.fused_apply_rotary_pos_emb_2d", dict(img_w=2), "t", "6 tokens, but the image has 2 x 2"),
     ("flash_attn.apply_rotary_emb", dict(tables(5, 2), seqlen_offsets=0), "cos", "too few for seqlen 6"),
     ("flash_attn.apply_rotary_emb packed", tables(3, 2), "cos", "too few for max_seqlen 4"),
     ("flash_attn.apply_rotary_emb_qkv_", dict(tables(3, 2, names=("cos_k", "sin_k")), seqlen_offsets=0), "cos_k", "too few"),
     ("flash_attn.apply_rotary_emb_qkv_ by heads",
-     dict(qkv=randn(S, B, 32).transpose(0, 1), num_heads_q=2, cu_seqlens=ints(0, 2 * S)), "qkv", "no one dimension"),
+     dict(qkv=randn(S, B, 32).transpose(0, 1), num_heads_q=2, cu_seqlens=ints(0, 2 * S)), "qkv", "to be one dimension"),
     ("flash_attn.RotaryEmbedding.forward", dict(max_seqlen=None), "max_seqlen", "seqlen_offset is a tensor"),
     ("liger.liger_rotary_pos_emb", dict(tables(B, S, 3), rotary_dim=8), "cos", "rotary_dim / 2 is 4"),
     ("liger.liger_rotary_pos_emb", dict(tables(B, S, 3), rotary_dim=None), "cos", "must be even"),
     ("liger.liger_rotary_pos_emb", tables(B, S - 1, R), "cos", "5 rows .* for 6 tokens"),
-    ("liger.liger_rotary_pos_emb", tables(3, S, R), "cos", "of batch 3 .* and q of 2"),
+    ("liger.liger_rotary_pos_emb", tables(3, S, R), "cos", "has batch 3 .* but q has 2"),
     ("liger.liger_rotary_pos_emb_vision", tables(S - 1, D), "cos", "5 rows .* for 6 tokens"),
     ("liger.liger_multimodal_rotary_pos_emb", dict(tables(3, B, S, 6), mrope_section=[1, 1, 1]), "cos", "head_dim is 8"),
     ("liger.liger_llama4_text_rotary_pos_emb", dict(xk=randn(B, S, 1, D).bfloat16()), "xk", "dtype"),
-    ("liger.liger_llama4_text_rotary_pos_emb", dict(freqs_cis=torch.ones(3, S, 4) * 1j), "freqs_cis", "of batch 3 .* xq of 2"),
-    ("liger.liger_llama4_vision_rotary_pos_emb", dict(key=randn(B, S - 1, 1, D)), "key", "seq 5, and query 6"),
+    ("liger.liger_llama4_text_rotary_pos_emb", dict(freqs_cis=torch.ones(3, S, 4) * 1j), "freqs_cis", "has batch 3 .* xq has 2"),
+    ("liger.liger_llama4_vision_rotary_pos_emb", dict(key=randn(B, S - 1, 1, D)), "key", "seq 5, but query has 6"),
     ("megatron.apply_rotary_pos_emb", dict(t=randn(H, D)), "t", "which is not"),
     ("megatron.apply_rotary_pos_emb", dict(config=types.SimpleNamespace(rotary_interleaved=True, multi_latent_attention=False)),
      "mla_rotary_interleaved", "both True"),
@@ -111,5 +111,5 @@ def test_patch_refuses_objects_that_are_not_models(wrong, words):
 
 def test_patch_of_megatron_takes_no_model_or_config():
     for args, kwargs in (((CONFIG,), {}), ((None,), {}), ((), dict(config=CONFIG))):
-        with pytest.raises(trope.Error, match="patch takes no argument"):
+        with pytest.raises(trope.Error, match="patch takes only the argument"):
             megatron.patch(*args, **kwargs)

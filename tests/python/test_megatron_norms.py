@@ -396,14 +396,19 @@ def test_a_norm_with_its_own_forward_is_refused():
     layer = make(**RMS)
     layer.q_layernorm.forward = lambda x: x
     with tm.patch(fuse_norm=True):
-        refused("q_layernorm", call, layer, words="forward of its own")
+        refused("q_layernorm", call, layer, words="its own forward")
 
 
 def test_weights_that_do_not_fit_are_refused():
     layer = make(**RMS)
     layer.k_layernorm.weight = torch.nn.Parameter(torch.ones(8))
     with tm.patch(fuse_norm=True):
-        refused("k_layernorm", call, layer, words=r"a norm of \[8\] elements, and fuse_norm is for norms of a head, of 16")
+        refused(
+            "k_layernorm",
+            call,
+            layer,
+            words=r"a norm of \[8\] elements, but fuse_norm is for norms of a head, which has 16",
+        )
     layer.k_layernorm = torch.nn.RMSNorm((2, 16), elementwise_affine=False)
     call(layer)
     with tm.patch(fuse_norm=True):
@@ -451,11 +456,11 @@ def test_methods_of_subclasses():
 
 
 @pytest.mark.parametrize("change, words", [
-    (lambda t, rotate: t + 0, "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t.clone()), "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t[:12]).repeat(2, 1, 1, 1), "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t.reshape(24, 2, -1, 8)).reshape(t.shape), "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t.mul_(2)), "has been written to before the rotation"),
+    (lambda t, rotate: t + 0, "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t.clone()), "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t[:12]).repeat(2, 1, 1, 1), "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t.reshape(24, 2, -1, 8)).reshape(t.shape), "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t.mul_(2)), "was written to before the rotation"),
 ])  # fmt: skip
 def test_rotations_of_other_tensors_are_refused(monkeypatch, change, words):
     layer, (x, emb, _) = make_layer(qk_l2_norm=True), make_inputs(columns=8)
@@ -501,7 +506,7 @@ def test_norms_not_called_by_apply_module_are_refused(monkeypatch):
     layer, apply_module = make(**RMS), attention.apply_module
     with tm.patch(fuse_norm=True):
         monkeypatch.setattr(attention, "apply_module", apply_module)
-        refused("q_layernorm", call, layer, words="has not been called by the apply_module")
+        refused("q_layernorm", call, layer, words="was not called by apply_module")
         monkeypatch.undo()
 
 

@@ -63,7 +63,7 @@ def test_axes():
     text = trope.torch.rotate(q, inv_freq=frequencies, position_ids=ids[0], **PLAIN)
     assert torch.equal(module(q, position_ids=ids[0]), text)
     assert torch.equal(module(q, position_ids=ids[:1].expand(3, 2, 5)), text)
-    refused("position_ids", module, q, position_ids=torch.cat((ids[:1], ids)), words="first row")
+    refused("position_ids", module, q, position_ids=torch.cat((ids[:1], ids)), words="first axis")
 
 
 YARN = dict(LLAMA, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16))

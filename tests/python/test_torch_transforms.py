@@ -332,7 +332,7 @@ def test_transforms_that_are_refused(device):
         for transform in (torch.vmap(call), torch.func.grad(lambda x: call(x[0]).sum())):
             refused(argument, transform, x)
     for transform in (lambda call: torch.func.jvp(call, (cos,), (cos,)), lambda call: torch.func.vjp(call, cos)):
-        refused("cos", transform, lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table), words="give freqs")
+        refused("cos", transform, lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table), words="pass freqs")
     batch = torch.stack([cos, cos])
     for call in (
         lambda cos: torch.vmap(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))(cos).sum(),
@@ -340,8 +340,8 @@ def test_transforms_that_are_refused(device):
             torch.vmap(lambda x, cos: trope.torch.rotate(x, cos=cos, sin=sin, **table), (0, None)), (None, 0)
         )(x, cos).sum(),
     ):
-        refused("cos", torch.func.grad(call), batch, words="give freqs")
-        refused("cos", call, batch.clone().requires_grad_(), words="give freqs")
+        refused("cos", torch.func.grad(call), batch, words="pass freqs")
+        refused("cos", call, batch.clone().requires_grad_(), words="pass freqs")
     refused("tensors[1]", torch.vmap(lambda x: trope.torch.rotate_(x, x, **options)), x, words="tensors.1. is tensors.0.")
     for call, words, t in (
         (lambda x: trope.torch.rotate_backward_(x, shared_heads=2, **options), "shared_heads", x),

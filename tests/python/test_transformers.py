@@ -263,7 +263,10 @@ def test_images(name, dtype):
     complex_tables = {module: b for module in model.modules() for b in module.buffers(False) if b.is_complex()}
     model = model.to(dtype)
     for module, table in complex_tables.items():  # `to` keeps only their cosines
-        with patches.patch(model), pytest.raises(trope.Error, match="not tried before patching: .* tables torch.b?float"):
+        with (
+            patches.patch(model),
+            pytest.raises(trope.Error, match="was not tried when the function was patched: .* tables torch.b?float"),
+        ):
             model(**{name: x.to(dtype) for name, x in make_inputs().items()})
         module.freqs_ci = table
     inputs = {name: x.to(dtype) if x.is_floating_point() else x for name, x in make_inputs().items()}
@@ -331,10 +334,10 @@ def test_compile():
         assert not differing(gradients, {each.removeprefix("_orig_mod."): g for each, g in others.items()})
         assert handle.traced == 2
         with pytest.warns(
-            UserWarning, match="calls counts no calls of compiled code, and torch.compile has traced 2 calls"
+            UserWarning, match="calls does not count the calls of compiled code, and torch.compile has traced 2 calls"
         ):
             assert handle.calls == 0
-        assert repr(handle).endswith("0 calls, and those of compiled code, which are not counted (2 traced)")
+        assert repr(handle).endswith("0 calls, besides uncounted calls of compiled code (2 traced)")
         run(model, inputs, weights)
         with patches.patch(model) as later:  # code that was compiled before runs in this patch, too
             assert later.traced == 2

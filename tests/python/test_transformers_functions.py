@@ -69,7 +69,7 @@ BODIES = {
     "sam3.apply_rotary_pos_emb_2d": ("interleaved, columns interleaved, whole heads", UPCAST),
 }
 REFUSED = {  # the function, and a part of the error message
-    "gemma4.apply_multidimensional_rope": "no pairing",  # its models are not refused: it calls gemma4.apply_rotary_pos_emb
+    "gemma4.apply_multidimensional_rope": "no combination",  # its models are not refused: it calls gemma4.apply_rotary_pos_emb
     "musicflamingo.apply_rotary_time_emb": "its parameters are",  # it computes in float64
 }
 REFUSED_METHODS = {  # they rotate by themselves
@@ -318,16 +318,18 @@ def test_without_k(name):
 # ---- Refusals ----
 
 CALLS = {  # the message, and changes to a call of Llama's function with q and k [2, heads, 5, 16] and tables [2, 5, 16]
-    "cos is of 5 rows for 16 elements .* q is": dict(q=torch.randn(2, 3, 4, 16)),
+    "cos has 5 rows for 16 elements .* q is": dict(q=torch.randn(2, 3, 4, 16)),
     "3 rows for 16": dict(cos=torch.randn(2, 3, 16), sin=torch.randn(2, 3, 16)),
     "for 8 elements of a head": dict(cos=torch.randn(2, 5, 8), sin=torch.randn(2, 5, 8)),
     "for 32 elements of a head": dict(cos=torch.randn(2, 5, 32), sin=torch.randn(2, 5, 32)),
     "with batch 3 where": dict(cos=torch.randn(3, 5, 16), sin=torch.randn(3, 5, 16)),
     "unsqueeze_dim 3": dict(unsqueeze_dim=3),
-    "not tried before patching: q torch.complex64": dict(q=torch.randn(2, 3, 5, 16, dtype=torch.complex64)),
+    "was not tried when the function was patched: q torch.complex64": dict(
+        q=torch.randn(2, 3, 5, 16, dtype=torch.complex64)
+    ),
     r"with tables torch.float32 \[1, 2, 5, 16\]": dict(cos=torch.randn(1, 2, 5, 16), sin=torch.randn(1, 2, 5, 16)),
-    r"sin has shape \[2, 5, 8\], and cos": dict(sin=torch.randn(2, 5, 8)),
-    "sin has dtype torch.bfloat16, and cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
+    r"sin has shape \[2, 5, 8\], but cos": dict(sin=torch.randn(2, 5, 8)),
+    "sin has dtype torch.bfloat16, but cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
     "requires a gradient": dict(cos=torch.randn(2, 5, 16, requires_grad=True)),
     "k must be a torch tensor, not None": dict(k=None),
     r"q has shape \[16\], and must have 2 dimensions": dict(q=torch.randn(16)),
@@ -383,20 +385,20 @@ class Attention(torch.nn.Module):
         return apply_rotary_pos_emb(q, k, cos, sin)
 """
 BROKEN = {  # a part of Llama's function, what replaces it, and the message
-    "sign": ("(-x2, x1)", "(x2, x1)", "no pairing"),
-    "k is q": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no pairing"),
-    "inverse k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no pairing"),
-    "scaled sin": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no pairing"),
-    "rounded product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no pairing"),
-    "16-bit q": ("return q * cos", "return q.bfloat16() * cos", "no pairing"),
+    "sign": ("(-x2, x1)", "(x2, x1)", "no combination"),
+    "k is q": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no combination"),
+    "inverse k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no combination"),
+    "scaled sin": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no combination"),
+    "rounded product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no combination"),
+    "16-bit q": ("return q * cos", "return q.bfloat16() * cos", "no combination"),
     "float64 product": ("return q * cos +", "return (q.double() * cos).to(q.dtype) +", "neither rounding"),
-    "tables of 16 bits": ("cos, sin = cos", "cos = cos.bfloat16().to(cos.dtype)\n    cos, sin = cos", "no pairing"),
+    "tables of 16 bits": ("cos, sin = cos", "cos = cos.bfloat16().to(cos.dtype)\n    cos, sin = cos", "no combination"),
     "last rows": ("cos, sin = cos", "cos, sin = cos[..., -q.shape[2]:, :], sin[..., -q.shape[2]:, :]\n    cos, sin = cos",
-             "it takes tables of"),
+             "it accepts tables of"),
     "detached": ("q * cos +", "q.detach() * cos +", "its gradient is not"),
-    "no autograd": ("def apply", "@torch.no_grad()\ndef apply", "autograd does not"),
+    "no autograd": ("def apply", "@torch.no_grad()\ndef apply", "autograd cannot"),
     "parameters": ("unsqueeze_dim=1)", "unsqueeze_dim)", "its parameters are"),
-    "always raises": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it takes no q and k"),
+    "always raises": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it does not accept q and k"),
 }  # fmt: skip
 
 
@@ -502,7 +504,7 @@ def test_functions_of_kernels(made_up):
     assert "modeling_made_up.apply_rotary_pos_emb: half" in repr(handle)
     assert module.apply_rotary_pos_emb is original
     original.forward = lambda q, k, cos, sin, unsqueeze_dim=1: (q.clone(), k.clone())
-    refused("model", patches.patch, model, words="modeling_made_up.apply_rotary_pos_emb: no pairing")
+    refused("model", patches.patch, model, words="modeling_made_up.apply_rotary_pos_emb: no combination")
     del original.forward
     model.rotary = original
     refused("model", patches.patch, model, words="modeling_made_up.Attention.rotary is a rotary function")

@@ -121,7 +121,7 @@ def test_a_norm_that_nothing_reads():
     for between in (lambda x, q: q, lambda x, q: x):
         model = Attention(between=between, rotates=False)
         with patches.patch(model, fuse_norm=True):
-            refused("fuse_norm", model, *arrays(), words="Attention has put off q_norm, and nothing has read")
+            refused("fuse_norm", model, *arrays(), words="Attention has postponed q_norm, but nothing has read")
 
 
 def test_an_input_that_is_written_to():
@@ -205,8 +205,8 @@ def test_forwards_that_are_refused():
             return apply_rotary_pos_emb(self.q_norm(x), k, cos, sin)[0]
 
     for cls, words in (
-        (Asks, "used other than"),
-        (Keyword, "used other than"),
+        (Asks, "is not only called"),
+        (Keyword, "is not only called"),
         (Argument, "apply_rotary_pos_emb.* is between"),
     ):
         refused("fuse_norm", patches.patch, cls(), fuse_norm=True, words="%s: .*%s" % (cls.__name__, words))
@@ -286,7 +286,7 @@ def test_another_rotation_in_the_same_forward():
 def test_a_rotation_that_nothing_reads():
     model = After(behind=lambda turned, q: q)
     with patches.patch(model, fuse_norm=True):
-        refused("fuse_norm", model, *arrays(), words="After has put off the rotation, and nothing has read")
+        refused("fuse_norm", model, *arrays(), words="After has postponed the rotation, but nothing has read")
 
 
 def test_an_input_of_a_rotation_that_is_written_to():
@@ -425,7 +425,7 @@ def test_two_patches():
     assert not torch.equal(fused, eager) and (first.fused, second.fused, third.fused) == (0, 0, 4)
     third.undo()
     assert torch.equal(model(**inputs).logits, eager) and second.calls == 4 and third.fused == 4
-    assert "4 norms fused, 0 by their modules" in repr(third)
+    assert "4 norms fused, 0 computed by their modules" in repr(third)
     second.undo()
 
 
@@ -449,7 +449,11 @@ def test_two_kinds_of_norms_in_one_class():
     gemma3 = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
     model = torch.nn.ModuleList([Attention(), Attention(gemma3.Gemma3RMSNorm(16))])
     refused(
-        "fuse_norm", patches.patch, model, fuse_norm=True, words="Attention.q_norm normalises in two ways: Qwen3.*; Gemma3"
+        "fuse_norm",
+        patches.patch,
+        model,
+        fuse_norm=True,
+        words="Attention.q_norm normalise in different ways: Qwen3.*; Gemma3",
     )
 
 

@@ -135,7 +135,7 @@ def test_images(name):
     part = model
     if name == "gemma4":
         refused(
-            "fuse_norm", patches.patch, model, fuse_norm=True, words="Gemma4VisionAttention rotates in another function"
+            "fuse_norm", patches.patch, model, fuse_norm=True, words="Gemma4VisionAttention does not rotate in its forward"
         )
         part = model.model.language_model
     with patches.patch(part, fuse_norm=True) as handle:
@@ -212,7 +212,7 @@ def test_same_bits_as_eager_with_eagers_rstd(name, dtype, monkeypatch):
 
 # ---- Refusals ----
 
-LAYER_NORM = "is a %s, which is no RMS norm that trope.Norm has the bits of"
+LAYER_NORM = "is a %s, which is not an RMS norm that trope.Norm reproduces bit for bit"
 REFUSED = {
     "cohere.CohereModel": (dict(use_qk_norm=True), "CohereAttention.q_norm " + LAYER_NORM % "CohereLayerNorm"),
     "chameleon.ChameleonModel": (
@@ -231,7 +231,7 @@ REFUSED = {
         r"MuseSparkTextAttention: self.qk_norm\(query_states\) \* self.qk_scale_factor is between self.qk_norm and the rotation",
     ),
     "sapiens2.Sapiens2Model": ({}, "Sapiens2Attention: .*apply_rotary_pos_emb leaves tokens out"),
-    "gemma4.Gemma4VisionModel": ({}, "Gemma4VisionAttention rotates in another function than its forward"),
+    "gemma4.Gemma4VisionModel": ({}, "Gemma4VisionAttention does not rotate in its forward, but in another function"),
     "llama.LlamaModel": ({}, "no attention of .*LlamaModel normalises q and k"),
     "glm4_moe.Glm4MoeModel": (dict(GLM, use_qk_norm=False), "no attention of .*Glm4MoeModel normalises"),
 }
@@ -288,8 +288,8 @@ def test_a_norm_with_a_forward_of_its_own():
     model, inputs = normed("qwen3"), words()
     norm = attention(model).k_norm
     norm.forward = norm.forward
-    refused("fuse_norm", patches.patch, model, fuse_norm=True, words="layers.1.self_attn.k_norm has a forward of its own")
+    refused("fuse_norm", patches.patch, model, fuse_norm=True, words="layers.1.self_attn.k_norm has its own forward")
     del norm.forward
     with patches.patch(model, fuse_norm=True):
         norm.forward = lambda x: x
-        refused("fuse_norm", model, words="Qwen3Attention.k_norm has a forward of its own", **inputs)
+        refused("fuse_norm", model, words="Qwen3Attention.k_norm has its own forward", **inputs)

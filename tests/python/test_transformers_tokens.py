@@ -208,21 +208,22 @@ def test_position_ids_choose_rows():
 
 
 BAD_TOKENS = {  # the function, changes to a call with 6 tokens in q and k, and the message
-    "a keyword": ("dinov3_vit.apply_rotary_pos_emb", dict(other=1), "not tried before patching: keyword other"),
-    "more rows": ("dinov3_vit.apply_rotary_pos_emb", dict(cos=torch.randn(9, 16), sin=torch.randn(9, 16)), "cos is of 9 rows"),
+    "a keyword": ("dinov3_vit.apply_rotary_pos_emb", dict(other=1), "was not tried when the function was patched: keyword "
+                                                                    "other"),
+    "more rows": ("dinov3_vit.apply_rotary_pos_emb", dict(cos=torch.randn(9, 16), sin=torch.randn(9, 16)), "cos has 9 rows"),
     "a float": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=1.0), "num_k_exclude_rope must be"),
     "too many": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=7), "0 to 6"),
-    "no repeat": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=1), "for 6 tokens of q, 5 of k turn"),
+    "no repeat": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=1), "5 tokens of k rotate"),
     "several heads": (
         "sam3_tracker_video.apply_rotary_pos_emb_2d", dict(cos=torch.randn(2, 6, 16), sin=torch.randn(2, 6, 16)),
         r"cos has shape \[2, 6, 16\], and must have 1 in dimension 0",
     ),
     "no divisor": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=4), "repeat_freqs_k must be"),
     "zero": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=0), "repeat_freqs_k must be"),
-    "rows of k": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=2), "cos_k is of 6 rows for 3 tokens"),
+    "rows of k": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=2), "cos_k has 6 rows for 3 tokens"),
     "no table": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(sin_k=None), "sin_k must be a torch tensor"),
     "another sin": (
-        "edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(sin_k=torch.randn(5, 16)), r"sin_k has shape \[5, 16\], and cos_k",
+        "edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(sin_k=torch.randn(5, 16)), r"sin_k has shape \[5, 16\], but cos_k",
     ),
 }  # fmt: skip
 

@@ -195,7 +195,7 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
                  assemble(r, &a, p, found, mine->result_bytes);
     }
     if (!failed && !is_covered(&a))
-        failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
+        failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are not a partition of the whole");
     if (!failed && (p->c->norm || memcmp(a.result, expected, compared) || a.contradicted))
         result->wrong[backward] = count_all_wrong(mine, found, backward, expected);
     result->compared += (int64_t)(compared / element_size(&whole->s));

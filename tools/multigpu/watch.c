@@ -114,7 +114,7 @@ static void member_died(watch *w, int32_t rank)
 {
     char name[128], text[TEXT];
     member_name(w, rank, name, sizeof name);
-    snprintf(text, sizeof text, "%s died; it was last heard of in phase '%s'", name, w->members[rank].phase);
+    snprintf(text, sizeof text, "%s died; it was last seen in phase '%s'", name, w->members[rank].phase);
     keep_failure(w, PRIORITY_CAUSE, text);
 }
 
@@ -242,17 +242,17 @@ static void judge_silence(watch *w, double now)
     char name[128], text[TEXT];
     if (!decides(w)) {
         if (w->hub.fd >= 0 && now - w->hub.heard > silence)
-            keep_failure(w, PRIORITY_CAUSE, "rank 0 gives no sign of life: it was stopped, or its host is gone");
+            keep_failure(w, PRIORITY_CAUSE, "rank 0 does not respond: it was stopped, or its host is gone");
         return;
     }
     for (int32_t i = w->local; i < w->size && w->listener >= 0; i++) {
         const member *m = &w->members[i];
         member_name(w, i, name, sizeof name);
         if (m->state == MEMBER_ABSENT && now - w->started > w->limit) {
-            snprintf(text, sizeof text, "rank %d has not come within %.0f s", i, w->limit);
+            snprintf(text, sizeof text, "rank %d has not connected within %.0f s", i, w->limit);
             keep_failure(w, PRIORITY_CAUSE, text);
         } else if (m->state == MEMBER_RUNNING && now - m->heard > silence) {
-            snprintf(text, sizeof text, "%s gives no sign of life: it was stopped, or its host is gone", name);
+            snprintf(text, sizeof text, "%s does not respond: it was stopped, or its host is gone", name);
             keep_failure(w, PRIORITY_CAUSE, text);
         }
     }
@@ -284,10 +284,10 @@ static void judge_progress(watch *w, double now)
     }
     member_name(w, last, name, sizeof name);
     if (ahead)
-        snprintf(text, sizeof text, "%s hangs: in phase '%s' for %.0f s, while %d other%s, in '%s'", name, m->phase,
+        snprintf(text, sizeof text, "%s hangs: it is in phase '%s' for %.0f s, while %d other%s, in '%s'", name, m->phase,
                  now - m->changed, ahead, ahead == 1 ? " waits for it" : "s wait for it", w->members[first].phase);
     else
-        snprintf(text, sizeof text, "%s hangs: in phase '%s' for %.0f s, and so do all others", name, m->phase,
+        snprintf(text, sizeof text, "%s hangs: it is in phase '%s' for %.0f s, like all others", name, m->phase,
                  now - m->changed);
     keep_failure(w, PRIORITY_HANG, text);
 }

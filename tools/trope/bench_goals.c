@@ -191,17 +191,17 @@ void bench_print_goals(const bench_report *report, const char *mark)
 {
     const bench_verdict v = bench_judge(report);
     if (v.host_count)
-        printf("%shost time of a call over an empty kernel's launch: median of %d calls %.2f us, in the slowest %.2f us; "
+        printf("%shost time of a call beyond an empty kernel's launch: median of %d cases %.2f us, slowest case %.2f us; "
                "at most %.1f: %s\n",
                mark, v.host_count, v.host_median * 1e6, v.host_worst * 1e6, HOST_OVER * 1e6,
                v.host_median > HOST_OVER ? "MISSED" : "ok");
     for (int i = 0; i < report->count; i++) {
         const bench_result *r = &report->results[i];
         if (bench_is_missed(r) && r->of_move > 0)
-            printf("%sMISSED: %s %.3f, at least %.2f; of a mere move of the same bytes %.3f\n", mark, r->name, r->ratio,
-                   r->at_least, r->of_move);
+            printf("%sMISSED: %s %.3f, goal at least %.2f; relative to a plain move of the same bytes %.3f\n", mark,
+                   r->name, r->ratio, r->at_least, r->of_move);
         else if (bench_is_missed(r))
-            printf("%sMISSED: %s %.3f, at least %.2f\n", mark, r->name, r->ratio, r->at_least);
+            printf("%sMISSED: %s %.3f, goal at least %.2f\n", mark, r->name, r->ratio, r->at_least);
     }
     printf("%s%d of %d goals reached\n", mark, v.goals - v.missed, v.goals);
 }

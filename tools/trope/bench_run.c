@@ -43,7 +43,7 @@ static int reserve(bench_memory *memory, const tool_device *device, int area, si
         device->release(memory->area[area], memory->size[area]);
     memory->area[area] = device->allocate(size, threads);
     memory->size[area] = size;
-    return memory->area[area] ? 0 : complain("out of memory for %zu bytes; --bytes asks for less", size);
+    return memory->area[area] ? 0 : complain("out of memory for %zu bytes; a smaller --bytes needs less", size);
 }
 
 int bench_reserve(bench_run *run, const bench_problem *p)
@@ -375,5 +375,6 @@ int bench_begin(bench_run *run)
     run->seconds =
         malloc((size_t)(1 + run->device->copies + run->device->moves) * (size_t)run->repeat * sizeof *run->seconds);
     run->host_seconds = malloc(2 * HOST_CALLS * sizeof *run->host_seconds);
-    return run->downloaded && run->seconds && run->host_seconds ? 0 : complain("out of memory; --bytes asks for less");
+    return run->downloaded && run->seconds && run->host_seconds ? 0
+                                                                : complain("out of memory; a smaller --bytes needs less");
 }

@@ -21,7 +21,7 @@ static int parse_boundaries(const char *label, const char *text, int64_t **bound
         if (b[i] < b[i - 1])
             return complain("%s: must ascend: they are boundaries, not lengths", label);
     *sequences = count - 1;
-    return *sequences ? 0 : complain("%s: has no sequence, such as 0,5,9 has two", label);
+    return *sequences ? 0 : complain("%s: has no sequence; for example, 0,5,9 has two", label);
 }
 
 static int parse_sequences(check_problem *p)
@@ -56,8 +56,8 @@ int64_t check_tokens_of_sequences(const check_options *options)
         end = boundaries[sequences];
     free(boundaries);
     if (!failed && (end < ranks || end % ranks))
-        failed = complain("%s: ends at %lld, which must be divisible by --cp-size %lld, and not 0; or --tokens says how "
-                          "many this rank has",
+        failed = complain("%s: ends at %lld, which must be divisible by --cp-size %lld, and not 0; or give --tokens, the "
+                          "number of this rank's tokens",
                           label, (long long)end, (long long)ranks);
     return failed ? -1 : end / ranks;
 }

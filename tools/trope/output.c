@@ -122,7 +122,7 @@ static int open_beside(output *out, const struct stat *there)
     sigprocmask(SIG_SETMASK, &before, NULL);
     errno = failure;
     if (out->descriptor < 0)
-        return complain_about(out->path, NULL, "cannot write beside it: %m");
+        return complain_about(out->path, NULL, "cannot create a temporary file beside it: %m");
     return take_attributes(out, there) ? complain_about(out->path, NULL, "its mode and owner cannot be kept: %m") : 0;
 }
 

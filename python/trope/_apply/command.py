@@ -86,7 +86,7 @@ class Run:
         for expected in self.expected.tensors:
             tensor = self.file.by_name.get(expected.name)
             if tensor is None:
-                text = "is not in %s, so that nothing is compared with it"
+                text = "is not in %s, so that there is nothing to compare it with"
                 refuse_tensor(self.expected.path, expected.name, text, self.file.path)
             if not self._is_compared(tensor):
                 self._check_same(tensor, check_header(tensor, self.expected))
@@ -97,7 +97,7 @@ class Run:
             self.file.read(tensor, here, at)
             self.expected.read(expected, there, at)
             if here.tobytes() != there.tobytes():
-                text = "is not that of %s: the two are of different calls"
+                text = "differs from that of %s: the files are from different calls"
                 refuse_tensor(self.expected.path, expected.name, text, self.file.path)
 
     # -- Tensors --
@@ -172,7 +172,9 @@ class Run:
             for line in self.calls[group.prefix].explain(group):
                 print(line, file=sys.stderr)
         if self.status & POISONED:
-            print("trope apply: %s: positions outside the angle rows were made NaN" % self.file.path, file=sys.stderr)
+            print(
+                "trope apply: %s: elements at positions outside the table were set to NaN" % self.file.path, file=sys.stderr
+            )
 
 
 def _run(argv):

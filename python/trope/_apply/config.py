@@ -38,7 +38,7 @@ class Config:
         """Sets an option that is not given. A given option must have the same value."""
         specified = getattr(self.options, option)
         if specified is not None and specified != value:
-            text = "--%s: the command line says something else than %s: %s, which says %s"
+            text = "--%s: contradicts %s: %s, which is %s"
             refuse(text, option.replace("_", "-"), self.path, key, value)
         setattr(self.options, option, value)
 
@@ -63,7 +63,10 @@ class Config:
             return
         self._agree("pairing", family.pairing, "model_type")
         if (family.pairing_out or family.inverse) and options.inverse:
-            text = "--inverse: turns as the model does, and reads pairs as it does: --backward is the way back of %s"
+            text = (
+                "--inverse: would read the pairs in the order of the model's input; to undo the rotation of %s, use "
+                "--backward"
+            )
             refuse(text, self.rotation.model_type)
         if family.pairing_out:
             self._agree("pairing_out", family.pairing_out, "model_type")
@@ -88,10 +91,15 @@ class Config:
         with self.refusing():
             widths = {self._width(head) for head in heads}
         if len(widths) > 1:
-            refuse("--config: heads differ, of %d and of %d elements: their widths are %s", min(heads), max(heads), widths)
+            refuse(
+                "--config: heads have different sizes, %d and %d elements, of which different numbers rotate: %s",
+                min(heads),
+                max(heads),
+                widths,
+            )
         width = widths.pop()
         if specified not in (None, width):
-            refuse("--rotary-dim: the command line says something else than %s, which says %d", self.path, width)
+            refuse("--rotary-dim: contradicts %s, with which it is %d", self.path, width)
         return width
 
     def _width(self, head):
@@ -132,7 +140,7 @@ class Config:
                     raise
                 known = None  # the order is unknown
         if known not in (None, specified):
-            refuse("--axis-map: the command line says something else than %s: mrope_section", self.path)
+            refuse("--axis-map: contradicts %s: mrope_section", self.path)
         return specified
 
 

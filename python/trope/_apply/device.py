@@ -20,7 +20,7 @@ def find_device(options):
             refuse("--device cuda: %s", torch)
         return Cpu(options)
     if options.isa not in (None, "auto"):
-        refuse("--isa: is of the CPU, and has no effect on CUDA")
+        refuse("--isa: is for the CPU, and has no effect on CUDA")
     return Cuda(torch)
 
 

@@ -69,12 +69,13 @@ def _find_roles(file, given):
             refuse("--name: no tensor of %s is called '%.64s'", file.path, wanted)
         for name in found:
             if roles.setdefault(name, role) != role:
-                refuse("--name: '%.64s' is said to be %s and %s", name, roles[name], role)
+                refuse("--name: '%.64s' has two roles, %s and %s", name, roles[name], role)
     for tensor in file.tensors:
         word = tensor.name.rpartition(".")[2]
         if tensor.name not in roles and word not in _KNOWN:
             text = (
-                "unknown name, the last word must be one of %s, or --name says what it is (--name copy=NAME: it is copied)"
+                "unknown name: the last word must be one of %s; otherwise give its role with --name (--name copy=NAME "
+                "copies it)"
             )
             refuse_tensor(file.path, tensor.name, text, ", ".join(ROLES[:-1]))
         roles.setdefault(tensor.name, _KNOWN.get(word))
@@ -103,7 +104,7 @@ def _scopes_around(prefix):
 def _add(file, group, role, tensor):
     if role in group:
         first = shorten((group.first() if group.operands() else tensor).name)
-        refuse_tensor(file.path, tensor.name, "and '%s' may both be meant for '%s'", shorten(group[role].name), first)
+        refuse_tensor(file.path, tensor.name, "and '%s' may both belong to '%s'", shorten(group[role].name), first)
     group[role] = tensor
 
 
@@ -118,5 +119,7 @@ def _share(file, groups, others):
     for tensors in others.values():
         for _, tensor in tensors:
             if tensor.name not in used:
-                refuse_tensor(file.path, tensor.name, "goes with no q, k, x or v: none has a name that begins alike")
+                refuse_tensor(
+                    file.path, tensor.name, "belongs to no q, k, x or v: none has a name that begins with the same prefix"
+                )
             file.load(tensor)

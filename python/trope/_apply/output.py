@@ -34,7 +34,7 @@ class Output:
             return
         self.target, there = self._find_target()
         try:
-            with self._refusing("cannot write beside it"):
+            with self._refusing("cannot create a temporary file beside it"):
                 self._open()
             with self._refusing("its mode and owner cannot be kept"):
                 self._take_attributes(there)

@@ -43,7 +43,7 @@ def _read_cu_seqlens(call):
     options, unpadded, padded = call.options, call.group.get("cu_seqlens"), call.group.get("cu_seqlens_padded")
     if unpadded is None:
         if padded is not None:
-            refuse_shaped(call, padded, "needs 'cu_seqlens' beside it")
+            refuse_shaped(call, padded, "needs 'cu_seqlens' too")
         for option, value in (("--packed-positions", options.packed_positions), ("--padding", options.padding)):
             if value:
                 refuse("%s: has no effect without a tensor cu_seqlens", option)
@@ -57,7 +57,7 @@ def _read_cu_seqlens(call):
         _check_boundaries(call, tensor)
     end, stream = int(unpadded.data[-1]), _tokens_of_stream(call)
     if padded is None and end < stream and not options.padding:
-        text = "ends at %d, before the last of %d tokens: --padding says what tokens of no sequence become"
+        text = "ends at %d, before the last of %d tokens: give --padding for the tokens that are in no sequence"
         refuse_shaped(call, unpadded, text, end, stream)
     call.sequences = unpadded.elements - 1
     call.given["cu_seqlens"] = unpadded.data
@@ -98,7 +98,7 @@ def _read_position_ids(call):
         data, axes = data[:1], 1  # the axes are equal, as for plain text
     if axes > 1 and not call.has_axis_map() and options.windows != axes:
         text = (
-            "has %d axes that differ: --axis-map and --axis-sections say which pairs each of them drives, or --windows %d"
+            "has %d axes that differ: give --axis-map and --axis-sections, which assign the axes to pairs, or --windows %d"
         )
         refuse_shaped(call, ids, text, axes, axes)
     call.position_axes = axes

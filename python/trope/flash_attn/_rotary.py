@@ -24,7 +24,7 @@ def check_table(cos, sin, x, x_name, head_dim, suffix=""):
     name, other = "cos" + suffix, "sin" + suffix
     if not 1 <= cos.shape[-1] <= head_dim // 2:
         words = name, cos.shape[-1], head_dim
-        raise Error("%s has %d columns, one for each pair, and headdim is %d" % words, name)
+        raise Error("%s has %d columns, one for each pair, but headdim is %d" % words, name)
     check_tables(cos, sin, x, (name, other), x_name)
     for table, word in ((cos, name), (sin, other)):
         refuse_gradient(table, word)
@@ -49,7 +49,9 @@ def _check_offsets(offsets, sequences, device):
     if offsets.shape[0] != sequences:
         raise Error("seqlen_offsets has shape %s for %d sequences" % (list(offsets.shape), sequences), "seqlen_offsets")
     if offsets.device != device:
-        raise Error("seqlen_offsets is on %s, and what it shifts on %s" % (offsets.device, device), "seqlen_offsets")
+        raise Error(
+            "seqlen_offsets is on %s, but the tensors that it shifts are on %s" % (offsets.device, device), "seqlen_offsets"
+        )
     return 0, offsets.contiguous()
 
 
@@ -121,7 +123,7 @@ class Parts(NamedTuple):
             x = x.unflatten(-1, (-1, self.head_dim))
         if self.merged:
             if name and x.shape[0] > 1 and x.stride(0) != x.shape[1] * x.stride(1):
-                raise Error("%s lies in memory so that batch and seqlen are no one dimension" % name, name)
+                raise Error("%s has strides that do not allow batch and seqlen to be one dimension" % name, name)
             x = x.flatten(0, 1)
         if self.count:
             return [x.select(self.dim, i) for i in range(self.count)]
@@ -227,7 +229,7 @@ def _rotate_parts_(transposed, x, *rest):
     parts = Parts(*rest[:fields])
     call = _Call(dict(zip(_OPTIONS, rest[fields:first_tensor])), *rest[first_tensor:])
     if x.requires_grad and torch.is_grad_enabled():
-        raise Error("x requires a gradient, and trope::rotate_parts_ is outside of autograd: use trope.flash_attn", "x")
+        raise Error("x requires a gradient, but trope::rotate_parts_ is outside of autograd: use trope.flash_attn", "x")
     with torch.no_grad():
         function = _rotations.rotate_backward_ if transposed else _rotations.rotate_
         _rotate_tensors(function, parts, call, parts.split(x))

@@ -94,7 +94,7 @@ class NoThird(Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        raise Error("the gradient of freqs can be differentiated once", "freqs")
+        raise Error("the gradient of freqs can be differentiated only once", "freqs")
 
 
 def _cut(names, arrays):

@@ -95,7 +95,7 @@ def _kinds(layout, tensors, names):
         kinds = [_kind(layout, x, name, x.placements[m]) for x, name in zip(tensors, names)]
         for kind, name in zip(kinds, names):
             if kind != kinds[0] and {kind, kinds[0]} & {_BATCH, _TOKENS}:
-                _refuse(name, "whose batch and tokens are not split as those of %s" % names[0])
+                _refuse(name, "whose batch and tokens are not split like those of %s" % names[0])
         of_mesh.append(kinds)
     return of_mesh
 
@@ -108,7 +108,7 @@ def _check_shards(x, name, shares_heads, heads):
         ranks = math.prod([x.device_mesh.size(m) for m in split])
         needs_equal = len(split) > 1 or (shares_heads and dim == heads)
         if size % ranks if needs_equal else ranks > 1 and -(-size // ranks) * (ranks - 1) >= size:
-            words = dim, size, ranks, "not alike" if needs_equal else "so that one of them has nothing"
+            words = dim, size, ranks, "into unequal parts" if needs_equal else "so that one of them has no elements"
             _refuse(name, "whose dimension %d, of size %d, is split over %d ranks %s" % words)
 
 
@@ -142,16 +142,16 @@ def _local_array(array, name, of_mesh, mesh, has_sequences):
         elif array.requires_grad and torch.is_grad_enabled():
             _refuse(
                 name,
-                "that requires a gradient, and the mesh splits the heads of some tensors of the call and not of others",
+                "that requires a gradient, but the mesh splits the heads of some tensors of the call and not of others",
             )
         else:
             gradients.append(Replicate())
     if not is_distributed(array):
         if any([type(p) is Shard for p in placements]):
-            message = "%s is an ordinary tensor, and must be a DTensor that is split as the tensors are: %s"
+            message = "%s is an ordinary tensor, and must be a DTensor that is split like the tensors: %s"
             raise Error(message % (name, _WAY_ROUND), name)
         if array.requires_grad and torch.is_grad_enabled() and any([type(g) is Partial for g in gradients]):
-            message = "%s requires a gradient, which is a sum over ranks: make it a DTensor that is replicated"
+            message = "%s requires a gradient, which is a sum over ranks: pass a replicated DTensor"
             raise Error(message % name, name)
         return array
     if array.device_mesh != mesh:
@@ -186,7 +186,7 @@ def _results_of_sums(layout, dys, shared_heads, locals_):
         if per_head and split:
             if locals_[i].shape[heads] % per_head:
                 if dy.shape[heads] != per_head:
-                    _refuse("tensors[%d]" % i, "whose split of heads cuts the heads that shared_heads sums")
+                    _refuse("tensors[%d]" % i, "whose heads are split within the groups that shared_heads sums")
                 per_head = locals_[i].shape[heads]
                 for m in split:
                     of_result[m] = Partial()
@@ -210,9 +210,9 @@ def call(function, transposed, in_place, tensors, options):
             raise Error("%s is not for DTensors: %s" % (name, _WAY_ROUND), name)
     if any([_TOKENS in kinds for kinds in of_mesh]):
         if options.get("position_ids") is None:
-            _refuse("tensors[0]", "whose tokens are split, and position_ids, which would tell where they are, is missing")
+            _refuse("tensors[0]", "whose tokens are split, and position_ids, which must give their positions, is missing")
         if options.get("cu_seqlens") is not None:
-            message = "cu_seqlens is for all tokens, and those of tensors[0], a DTensor, are split: %s"
+            message = "cu_seqlens describes all tokens, but the tokens of tensors[0], a DTensor, are split: %s"
             raise Error(message % _WAY_ROUND, "cu_seqlens")
     has_sequences = options.get("cu_seqlens") is not None
     for name in ("inv_freq", *ARRAYS):
@@ -221,7 +221,7 @@ def call(function, transposed, in_place, tensors, options):
     if in_place:
         for x, name in zip(tensors, names):
             if x.requires_grad and torch.is_grad_enabled():
-                _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
+                _refuse(name, "that requires a gradient, but autograd does not see a rotation in place. Use rotate, or")
     shared_heads = _listed_shared_heads(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
     for x, name, per_head in zip(tensors, names, shared_heads):
         _check_shards(x, name, per_head > 0, DIMS[layout].heads)

@@ -23,7 +23,7 @@ def interned(spec):
 
 
 def refuse_table(name, what):
-    raise Error("%s %s, and tables of cos and sin have none: give freqs, or detach it" % (name, what), name)
+    raise Error("%s %s, but gradients of cos and sin are not supported: pass freqs, or detach it" % (name, what), name)
 
 
 def refuse_gradients_of_tables(side):

@@ -76,7 +76,7 @@ def _prepare(backward, spec, srcs, dsts, forward_srcs, side, norms):
     device = srcs[0].device
     for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *_flatten(norms))):
         if t is not None and t.device != device:
-            raise Error("%s is on %s, and tensors[0] on %s" % (name, t.device, device), name)
+            raise Error("%s is on %s, but tensors[0] is on %s" % (name, t.device, device), name)
     metas = ([_meta(t) for t in tensors] for tensors in (srcs, dsts, forward_srcs))
     return PreparedCall(
         backward, spec, *metas, Side(*map(_meta, side)), [NormArrays(*map(_meta, arrays)) for arrays in norms]
@@ -156,7 +156,7 @@ def _without_negations(srcs, dsts, forward_srcs, side, norms):
     written = [*dsts, side.status, side.d_freqs, side.d_inv_freq, *[arrays.d_weight for arrays in norms]]
     for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *of_norms)):
         if t is not None and t.is_neg() and any(t is one for one in written):
-            message = "%s is written, and is negated lazily (imag of a conjugate): pass resolve_neg()"
+            message = "%s is written, but it is negated lazily (imag of a conjugate): pass its resolve_neg()"
             raise Error(message % (name,), name)
 
     def resolve(tensors):

@@ -40,7 +40,8 @@ def _each(apply, size, names, arrays, dims):
     """Makes a call for each entry of the batch, and stacks the results in dimension 0."""
     if size == 0:
         raise Error(
-            "tensors: vmap over an empty dimension, with angles or shared_heads that need a call for each entry", "tensors"
+            "tensors: vmap over an empty dimension is not for angles or shared_heads that need a call for each entry",
+            "tensors",
         )
     results = [apply(names, _unbatch(arrays, dims, b)) for b in range(size)]
     return tuple(torch.stack(of_one) for of_one in zip(*results))
