@@ -5,7 +5,7 @@
 #include "trope/trope.h"
 
 /* The library's own copy of a call. args.operands points to `operands`. args.norms points to `norms`, whose entries point
- * to `norm`; it is NULL if no operand has a norm. */
+ * to `norm`. args.norms is NULL if no operand has a norm. */
 typedef struct trope_call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];

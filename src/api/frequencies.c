@@ -152,8 +152,8 @@ enum {
     ALL = SCALED | 1 << TROPE_RULE_DEFAULT
 };
 
-/* The real-valued fields. Only the rules in `used_by` accept a value other than 0, and it must be greater than `above`. The
- * rules in `needed_by` refuse 0. With the other rules, `fallback` replaces 0. */
+/* The fields of type double. Only the rules in `used_by` accept a value other than 0, and it must be greater than `above`.
+ * The rules in `needed_by` refuse 0. With the other rules, `fallback` replaces 0. */
 #define FIELD(name) #name, offsetof(trope_frequency_args, name)
 static const struct {
     const char *name;
@@ -175,7 +175,7 @@ static const struct {
     {FIELD(partial_rotary_factor), PROPORTIONAL, PROPORTIONAL, 0.0, 0.0},
 };
 
-/* Checks each real-valued field by itself, and fills in the defaults. */
+/* Checks each field of type double by itself, and fills in the defaults. */
 static trope_status check_fields(trope_frequency_args *a)
 {
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {

@@ -8,8 +8,8 @@
 #include "varlen/position_source.h"
 
 /* A call that writes at least this many bytes uses stores that bypass the caches. The limit is above one core's share of
- * the last-level cache of today's servers. Such a store costs one transfer of a cache line. A normal store costs two,
- * because it reads the line first. */
+ * the last-level cache of today's servers. A store that bypasses the caches costs one transfer of a cache line. A normal
+ * store costs two, because it reads the line first. */
 #define STREAM_BYTES 0x1p23
 
 /* Copies the strides of a tensor. A dimension of size 1 gets stride 0, or 1 if it is the element dimension. */
@@ -99,7 +99,7 @@ static trope_table_stride plan_table_stride(const int64_t *stride)
     return (trope_table_stride){stride[0], stride[1], stride[2], stride[3]};
 }
 
-/* The number of pairs whose steps a thread caches. The cache takes 1 KB of the thread's stack. */
+/* The maximum number of pairs whose steps a thread caches. The cache takes 1 KB of the thread's stack. */
 #define REMEMBERED_PAIRS 64
 
 /* Computes the phase steps of inv_freq. 64 of them take 0.3 us, and a training loop passes the same frequencies in every

@@ -253,8 +253,8 @@ static trope_status validate_table_strides(const char *function, const trope_arg
     return TROPE_OK;
 }
 
-/* Validates the number of rows of a table or of d_freqs. Only contiguous layouts need the product: validate_table_strides
- * covers strided tables. */
+/* Validates the number of rows of a table or of d_freqs. Only contiguous layouts need a limit on the number of entries:
+ * validate_table_strides covers strided tables. */
 static trope_status validate_rows(const char *function, const trope_args *a, const char *name, int32_t layout)
 {
     const int64_t planes = layout == TROPE_TABLE_AXES_BATCH_ROWS ? TROPE_MAX_AXES : 1;

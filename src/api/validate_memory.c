@@ -9,9 +9,9 @@
 #include "core/require.h"
 
 /* An upper bound of the number of regions. Each operand has up to 8: src, dst and forward_src; weight, rstd, d_weight,
- * token_sums and the struct of its norm. The call has freqs or cos and sin, two cu_seqlens, ids or start positions, status,
- * d_freqs or d_inv_freq, workspace, inv_freq or phase_step, pair_axis, the operands, the norms and the args themselves; the
- * two results of trope_positions. */
+ * token_sums and the struct of its norm. The call itself has at most 17: freqs or cos and sin; two cu_seqlens; ids or start
+ * positions; status; d_freqs or d_inv_freq; workspace; inv_freq or phase_step; pair_axis; the arrays of operands and norms,
+ * and the args; and the two results of trope_positions. */
 #define MAX_MEMORY (8 * TROPE_MAX_OPERANDS + 17)
 
 typedef struct memory {

@@ -85,7 +85,8 @@ TROPE_HD trope_span trope_sequence_span(const trope_position_source *s, int64_t 
     return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1), trope_load_start(s, sequence + 1));
 }
 
-/* Returns the span of a batch entry without cu_seqlens, which is the whole entry. The entry starts at position `start`. */
+/* Returns the span of a batch entry in a call without cu_seqlens. It is the whole entry, which starts at position
+ * `start`. */
 TROPE_HD trope_span trope_span_of_start(const trope_position_source *s, int64_t start)
 {
     trope_span span;

@@ -3,11 +3,11 @@
  * integers, which are enough for most calls and need half the registers. The includer defines INTEGER, FN(name) and
  * DIVIDE(divisor, n).
  *
- * `before` is the number of boundaries at or before some tokens: 0 before the first sequence, sequence + 1 in a sequence,
- * and count + 1 after the last sequence. */
+ * `before` is the number of boundaries at or before a token: 0 before the first sequence, sequence + 1 in a sequence, and
+ * count + 1 after the last sequence. */
 
-/* The boundaries around tokens, as offsets in the stream of all ranks. The sequence is stored at [begin, end). cu_seqlens
- * contains [unpadded_begin, unpadded_end). */
+/* The boundaries of a sequence or a gap, as offsets in the stream of all ranks. A sequence is stored at [begin, end). Its
+ * boundaries in cu_seqlens are unpadded_begin and unpadded_end. */
 typedef struct FN(bounds) {
     INTEGER begin, end, unpadded_begin, unpadded_end;
 } FN(bounds);

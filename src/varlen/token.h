@@ -16,7 +16,7 @@ typedef enum trope_token_action {
 
 typedef struct trope_token {
     int64_t batch, index;
-    int64_t position[TROPE_MAX_AXES]; /* with freqs and tables: the row of the table, in range unless poisoned */
+    int64_t position[TROPE_MAX_AXES]; /* with freqs and tables: the row of the table, always in range */
     trope_token_action action;
     uint32_t poisoned; /* bit a: axis a is out of range, and its pairs become NaN */
 } trope_token;
@@ -50,7 +50,7 @@ TROPE_HD void trope_step_token(const trope_plan *plan, trope_token *token)
     }
 }
 
-/* Moves a position into the range of the angle rows. Returns whether the position is poisoned instead. */
+/* Moves a position into the range of the angle rows. Returns whether the call poisons it instead of using that row. */
 TROPE_HD int trope_limit_position(const trope_plan *plan, int64_t *position)
 {
     const int64_t rows = plan->angles.rows;
@@ -84,7 +84,7 @@ TROPE_HD trope_token_action trope_action_of_padding(const trope_position_source 
     }
 }
 
-/* Fills in the rest of a trope_token whose batch and token are set. `span` is the span of the previous token, or {0}. */
+/* Fills in the rest of a trope_token whose batch and index are set. `span` is the span of the previous token, or {0}. */
 TROPE_HD void trope_find_token(const trope_plan *plan, trope_span *span, trope_token *token)
 {
     const trope_position_source *s = &plan->position_source;

@@ -1,5 +1,5 @@
-/* The gradient of the angles. Every sum is in double. It adds tokens in ascending order of batch * tokens + token, and
- * within a token operands and heads in order. So the result depends only on shapes and data.
+/* The gradient of the angles. Every sum is in double. It adds tokens in ascending order of batch * tokens + token, and the
+ * operands and heads of each token in their order. So the result depends only on shapes and data.
  *
  * With freqs and tables, tokens that add to the same gradients form a bucket. A counting sort first lists the tokens of
  * each bucket in order, and then one thread sums each bucket. With inv_freq, each token has its own angle, and tokens are
@@ -17,8 +17,8 @@
 
 #define CHUNK_TOKENS 256
 
-/* An element of dy with its element of x takes as long (3.3 ns) as moving BYTES_PER_ELEMENT bytes. A bucket without tokens
- * takes as long (118 ns, to write its zeros) as moving BYTES_PER_BUCKET bytes. */
+/* Adding an element of dy with its element of x takes 3.3 ns, as long as moving BYTES_PER_ELEMENT bytes. Writing the zeros
+ * of a bucket without tokens takes 118 ns, as long as moving BYTES_PER_BUCKET bytes. */
 #define BYTES_PER_ELEMENT 128
 #define BYTES_PER_BUCKET  4096
 
@@ -34,7 +34,7 @@ typedef struct gradient {
     int axis;              /* freqs and tables: the current axis, whose pairs are summed */
     int64_t buckets;       /* freqs and tables: rows of d_freqs, times batch entries if each has its own rows */
     int64_t *bucket_start; /* [buckets + 1], indices into `tokens` */
-    int64_t *tokens;       /* the numbers of tokens, by bucket */
+    int64_t *tokens;       /* token numbers, sorted by bucket */
     double *partial;       /* inv_freq: [chunks, pairs] */
 } gradient;
 
@@ -168,7 +168,7 @@ static void replace_by_norm(const gradient *g, const trope_plan_operand *o, cons
 static void add_operand(const gradient *g, const trope_plan_operand *o, const trope_token *token,
                         const trope_token_angles *t, pair_sums *sums)
 {
-    double replaced[TROPE_MAX_ROTARY_DIM]; /* also holds floats */
+    double replaced[TROPE_MAX_ROTARY_DIM]; /* or as many floats */
     if (o->norm.is_after && trope_is_poisoned(&g->plan, o, token))
         return; /* all of y is NaN for this token */
     trope_token_norm token_norm = {0};
@@ -287,8 +287,8 @@ static int has_norm_after(const trope_plan *plan)
     return 0;
 }
 
-/* Returns whether the tokens of a bucket, which share a row of d_freqs, may have different angles: on this axis, or on
- * other axes, which a norm after the rotation also needs. */
+/* Returns whether the tokens of a bucket, which share a row of d_freqs, may have different angles. The angles of other axes
+ * matter only with a norm after the rotation, which needs the whole window. */
 static int angles_differ(const trope_plan *plan)
 {
     return (plan->pair_axes > 1 && has_norm_after(plan)) || (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
@@ -376,7 +376,7 @@ static void sum_frequencies(gradient *g)
 void trope_angle_gradient(const trope_plan *plan, const trope_token_kernels *kernels)
 {
     gradient g = {.plan = *plan, .call = plan, .kernels = kernels};
-    g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, without the rounding for the operands */
+    g.plan.rounding = TROPE_ROUND_ONCE; /* derivatives use sin and cos before the rounding to the dtype */
     if (plan->d_freqs)
         sum_angles(&g);
     else

@@ -5,7 +5,7 @@
 #include "core/plan.h"
 
 typedef struct trope_head_sum_kernels {
-    /* Writes tokens [begin, end) of every operand for which trope_is_summed. */
+    /* Writes tokens [begin, end) of every operand whose writer is TROPE_WRITER_SUM. */
     void (*sum)(const trope_plan *plan, int64_t begin, int64_t end);
 } trope_head_sum_kernels;
 

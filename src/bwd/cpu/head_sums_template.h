@@ -7,7 +7,7 @@ typedef struct FN(terms) {
 } FN(terms);
 
 typedef struct FN(tree) {
-    uint64_t count; /* terms so far; bit l is set if level l holds a sum */
+    uint64_t count; /* the number of terms so far; bit l is set if level l holds a sum */
     FN(terms) level[SUM_LEVELS];
 } FN(tree);
 
@@ -89,8 +89,8 @@ static void FN(sum_run)(const FN(sum) * s, int begin, int end)
         FN(sum_elements)(s, first, end - first < SUM_WIDTH ? end - first : SUM_WIDTH);
 }
 
-/* Loads `count` pairs of one head, from `pair` on, all in one part. The result has the first elements, and from half the
- * width on the second elements. */
+/* Loads `count` pairs of one head, from `pair` on, all in one part. The first half of the result has the first elements,
+ * and the second half has the second elements. */
 static FN(terms) FN(load_pairs)(const FN(sum) * s, const char *window, int pair, int count)
 {
     const trope_plan *plan = s->plan;

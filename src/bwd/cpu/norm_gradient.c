@@ -22,7 +22,7 @@ const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa)
 typedef struct norm_gradient {
     const trope_plan *plan;
     const trope_norm_gradient_kernels *kernels;
-    int64_t tokens, run_tokens, runs; /* run_tokens: the tokens of each run except the last one */
+    int64_t tokens, run_tokens, runs; /* run_tokens: the length of each run except the last one */
     int64_t weights;                  /* the weights of all operands that have d_weight */
 } norm_gradient;
 
@@ -42,7 +42,7 @@ static norm_gradient plan_runs(const trope_plan *plan)
     return g;
 }
 
-/* Returns the size of a sum in bytes. Sums are f32, or f64 with f64. */
+/* Returns the size of a sum in bytes. Sums are f32, or f64 with f64 operands. */
 static int64_t real_size(const trope_plan *plan)
 {
     return trope_element_size(trope_gradient_dtype(plan->dtype));

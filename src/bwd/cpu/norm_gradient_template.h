@@ -30,8 +30,8 @@ static FN(coefficients)
     return (FN(coefficients)){c1, s1, c2, s2};
 }
 
-/* Loads `count` pairs of a window in memory, from pair i of a part that begins at `part`. Stores them like a part of
- * `count` pairs. */
+/* Loads `count` pairs of a window in memory, from pair i of the part that begins at `part`. `to` receives them like a part
+ * that has `count` pairs. */
 static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, const char *part, int64_t step,
                                   int32_t dtype, int i, int count, REAL *to)
 {
@@ -41,7 +41,7 @@ static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, 
         FN(load_strided)(to + count, part + trope_second_in_part(0, o->part_pairs, i) * bytes, step, dtype, count);
 }
 
-/* Does the reverse: stores `count` pairs into a part. */
+/* The reverse of load_pairs: stores `count` pairs into a part. */
 static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved, const REAL *from, int i, int count,
                                    REAL *part)
 {
@@ -51,8 +51,8 @@ static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved,
         memcpy(part + trope_second_in_part(0, o->part_pairs, i), from + count, bytes);
 }
 
-/* Rotates a window in memory. It computes M' of the window with coefficients that are not rounded, or M of it as in
- * forward. */
+/* Rotates a window in memory. With is_forward, it computes M of the window as in forward, otherwise M' with coefficients
+ * that are not rounded. */
 static __attribute__((noinline)) void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward,
                                                         const char *from, int64_t step, int32_t dtype, FN(coefficients) t,
                                                         REAL *to)
@@ -139,7 +139,7 @@ static void FN(find_gradient)(const FN(head_gradient) * h, int64_t first, int co
         g[i] = h->rstd * REAL_FMA(-in[i], h->k, g[i]);
 }
 
-/* Computes the gradient of the window of `in`. It replaces the rotated window. */
+/* Computes the gradient of the window of `in`. The gradient replaces the rotated window. */
 static void FN(find_window_gradient)(FN(head_gradient) * h)
 {
     const trope_plan_operand *o = h->operand;
@@ -255,7 +255,7 @@ static int64_t FN(offset_of)(const int64_t *stride, const trope_token *token, co
            head[0] * stride[TROPE_DIM_GROUP] + head[1] * stride[TROPE_DIM_HEAD];
 }
 
-/* Sets the addresses of a head and its weights. SUMS are the sums of the operand's weights, or NULL. */
+/* Sets the addresses of a head and its weights. `sums` are the sums of the operand's weights, or NULL. */
 static void FN(place_head)(FN(head_gradient) * h, const trope_token *token, const int64_t head[2], REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
@@ -270,7 +270,7 @@ static void FN(place_head)(FN(head_gradient) * h, const trope_token *token, cons
 }
 
 /* Finds rstd and k of a token with a norm over all of its heads. With TROPE_SUMS_WRITE, it finds only the sums of the
- * heads. If sums are read or written, rstd is read. */
+ * heads. A call that reads or writes sums also reads rstd. */
 static void FN(begin_token)(FN(head_gradient) * h, const trope_token *token, FN(coefficients) t, REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
@@ -298,8 +298,8 @@ static void FN(begin_token)(FN(head_gradient) * h, const trope_token *token, FN(
     h->k = FN(slope_of_products)(h, FN(end_sum)(&products));
 }
 
-/* SUMS are the sums of the operand's weights, or NULL. Not inlined, so that its arrays are not on the stack while
- * coefficients are computed. */
+/* `sums` are the sums of the operand's weights, or NULL. The function is not inlined, so that its arrays are not on the
+ * stack while coefficients are computed. */
 static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o,
                                                               const trope_token *token, FN(coefficients) t, REAL *sums)
 {

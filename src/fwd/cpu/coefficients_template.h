@@ -1,5 +1,5 @@
 /* The coefficients of a token: cos and sin of its angles, times the scales of the plan. Functions with their own arrays are
- * not inlined, so that their arrays are not on the stack at the same time: callers may have only 64 KB of it. */
+ * not inlined, so that their arrays are not on the stack at the same time: a caller's stack may have only 64 KB. */
 
 /* The coefficients of one token, plan->pairs of each kind. If the elements of a pair share an angle, c2 is c1 and s2 is
  * s1. */
@@ -112,7 +112,7 @@ static void FN(poison)(const trope_plan *plan, const trope_token *token, REAL *v
     }
 }
 
-/* Reorders columns from the order of the table to the first elements of all pairs, followed by the second elements. Tables
+/* Reorders the columns of a table row: the first elements of all pairs come first, and the second elements follow. Tables
  * whose columns are already in this order need no work. */
 static __attribute__((noinline)) void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
 {

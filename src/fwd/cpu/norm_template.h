@@ -6,7 +6,7 @@
  * sums of its heads. */
 
 typedef struct FN(tree_sum) {
-    uint64_t count; /* leaves so far; bit l is set if level l holds a sum */
+    uint64_t count; /* the number of leaves so far; bit l is set if level l holds a sum */
     REAL level[64];
 } FN(tree_sum);
 
@@ -17,8 +17,8 @@ static inline void FN(add_neighbours)(int count, const REAL *restrict from, REAL
         to[i] = from[2 * i] + from[2 * i + 1];
 }
 
-/* Returns the sum of a block. All counts are constants, so that the compiler uses vector shuffles. Not inlined, because gcc
- * would then split the levels into scalars. */
+/* Returns the sum of a block. All counts are constants, so that the compiler uses vector shuffles. The function is not
+ * inlined: otherwise gcc would split the levels into scalars. */
 static __attribute__((noinline)) REAL FN(sum_block)(const REAL values[NORM_BLOCK])
 {
     REAL a[NORM_BLOCK / 2], b[NORM_BLOCK / 4], c[NORM_BLOCK / 8], d[NORM_BLOCK / 16];
@@ -123,7 +123,7 @@ static inline REAL FN(rstd_of_squares)(const trope_plan_operand *o, REAL squares
     return REAL_RECIPROCAL_ROOT(squares / (REAL)o->norm.elements, (REAL)o->norm.eps);
 }
 
-/* Returns the rstd of a head, computed from x or read. x is the head that is normalised. */
+/* Returns the rstd of a head, which is read, or computed from x. x is the head that is normalised. */
 static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                           const int64_t head[2], const FN(head_values) * x)
 {
@@ -166,7 +166,7 @@ static void FN(clear_sums)(const trope_plan *plan, const trope_plan_operand *o, 
         memset(FN(sum_place)(plan, o, token, head), 0, sizeof(REAL));
 }
 
-/* Returns the rstd of a token, read, or computed from the squares of its heads. */
+/* Returns the rstd of a token, which is read, or computed from the squares of its heads. */
 static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                                    FN(tree_sum) * squares)
 {

@@ -19,7 +19,7 @@ typedef struct trope_token_kernels {
     /* Finds the coefficients that `rotate` uses for a token. */
     void (*angles)(const trope_plan *plan, const trope_token *token, trope_token_angles *out);
     /* Computes the window of a head of forward_src, normalised before the rotation as in `rotate`. The gradient of the
-     * angles uses it as x. OF_TOKEN is the rstd of a norm over the token. */
+     * angles uses it as x. `of_token` is the rstd of a norm over the token. */
     void (*normalised)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token, const int64_t head[2],
                        double of_token, double *out);
 } trope_token_kernels;

@@ -13,8 +13,8 @@
 /* Heads of at most this many bytes are assembled in a buffer before they are streamed out. */
 #define STAGE_BYTES 4096
 
-/* Windows are prefetched this many heads ahead. The hardware does not prefetch them if they are parts of heads, or heads
- * that are far apart. */
+/* Windows are prefetched this many heads ahead. The hardware does not prefetch them if they are only parts of heads, or if
+ * the heads are far apart. */
 #define PREFETCH_HEADS 32
 
 /* The addresses of a head in src and dst. */

@@ -25,7 +25,7 @@ static void FN(token_angles)(const trope_plan *plan, const trope_token *token, t
 }
 
 /* Computes the coefficients of tokens that have one position each, 2 * plan->pairs for each token. It computes all of them
- * at once, because a token with one head spends most of its time here. */
+ * at once, because a call with one head spends most of its time here. */
 static void FN(find_phase_coefficients)(const trope_plan *plan, int tokens, const int64_t *position, REAL *space)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
@@ -117,8 +117,8 @@ static int FN(heads_outside)(const trope_plan_operand *o)
     return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
 }
 
-/* Returns the bytes from a head to the window that is prefetched while that head is processed. Unsigned, because the
- * prefetched address may be anywhere. */
+/* Returns the bytes from a head to the window that is prefetched while that head is processed. The result is unsigned,
+ * because the prefetched address may be anywhere. */
 static uint64_t FN(prefetch_distance)(const trope_plan *plan, const trope_plan_operand *o)
 {
     const int inner = FN(heads_outside)(o)     ? TROPE_DIM_TOKEN
@@ -155,7 +155,8 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
 
 /* ---- a head with a norm ---- */
 
-/* Rotates the window of a head whose norm comes after the rotation: u = M x. Native rounding rounds u before the norm. */
+/* Rotates the window of a head whose norm comes after the rotation: u = M x. NATIVE and NATIVE_F32 round u before the
+ * norm. */
 static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *o, const char *src, FN(coefficients) t,
                               REAL *x, REAL *y)
 {
@@ -186,13 +187,13 @@ static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, 
         }
     }
     FN(read_sums)(plan, o, token, &squares);
-    if (o->norm.is_after && trope_is_poisoned(plan, o, token)) /* NaN whatever the caller's sums are */
+    if (o->norm.is_after && trope_is_poisoned(plan, o, token)) /* NaN, even if the caller's sums are finite */
         FN(push_sum)(&squares, 0, (REAL)NAN);
     return FN(find_rstd_of_token)(plan, o, token, &squares);
 }
 
-/* Normalises a head and rotates its window, or rotates the window and normalises the head. Native rounding rounds the
- * result of the first step before the second. OF_TOKEN is the rstd of a norm over the token. */
+/* Normalises a head and rotates its window, or rotates the window and normalises the head. NATIVE and NATIVE_F32 round the
+ * result of the first step before the second. `of_token` is the rstd of a norm over the token. */
 static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *plan, const trope_plan_operand *o,
                                                             const trope_token *token, FN(coefficients) t,
                                                             const int64_t head[2], head_place place, REAL of_token)
@@ -205,7 +206,7 @@ static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *pl
     if (is_after)
         FN(rotate_source)(plan, o, place.src, t, x, y);
     REAL rstd = o->norm.is_token ? of_token : FN(find_rstd)(plan, o, token, head, &normed);
-    if (is_after && trope_is_poisoned(plan, o, token)) /* NaN in the whole head, whatever the caller's rstd is */
+    if (is_after && trope_is_poisoned(plan, o, token)) /* NaN in the whole head, even if the caller's rstd is finite */
         rstd = (REAL)NAN;
     if (!is_after && o->rotary_dim) {
         FN(load_strided)(x, place.src + o->rotary_offset * from * size, from, plan->dtype, o->rotary_dim);
@@ -245,7 +246,7 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     }
 }
 
-/* OF_TOKEN is the rstd of a norm over the token. */
+/* `of_token` is the rstd of a norm over the token. */
 static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                            FN(coefficients) t, const int64_t head[2], REAL of_token)
 {
@@ -281,7 +282,9 @@ typedef struct FN(chunk) {
     _Alignas(64) REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
 } FN(chunk);
 
-/* Sets the coefficients of token r of the chunk, in `space`. */
+/* Sets the coefficients of token r of the chunk: those of the token before it, if they are the same, or new ones in
+ * `space`. With phases and one axis, it only lists the position, and find_phase_coefficients computes the coefficients
+ * later. */
 static void FN(add_coefficients)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
 {
     const trope_token *token = &chunk->token[r];
@@ -354,8 +357,8 @@ typedef struct vector_job {
     int64_t window; /* bytes of that data */
 } vector_job;
 
-/* src and dst are kept apart: gcc would compute neighbouring addresses with vectors of 64-bit products, which are slower
- * than scalars. */
+/* src and dst are not neighbours in this struct: otherwise gcc would compute both addresses with vectors of 64-bit
+ * products, which are slower than scalars. */
 typedef struct vector_head {
     const char *src;
     int64_t head[2];
@@ -401,7 +404,7 @@ ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_h
         FN(share_rstd)(job->plan, o, &job->chunk->token[heads[i].in_chunk], heads[i].head, &rstd[i]);
 }
 
-/* Not inlined, because it would be compiled again for every pairing. */
+/* The function is not inlined: otherwise it would be compiled again for every pairing. */
 static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_job *job, const vector_head *heads,
                                                        int count, float *rstd)
 {
@@ -410,8 +413,8 @@ static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_j
                          : find_rstd_of(TROPE_BF16, job, heads, count, rstd);
 }
 
-/* Writes up to VECTOR_WIDTH heads with a norm before the rotation. Inlined with constants for the dtype and the pairings,
- * so that only the rotation remains in the loop. */
+/* Writes up to VECTOR_WIDTH heads with a norm before the rotation. The function is inlined with constants for the dtype and
+ * the pairings, so that only the rotation remains in the loop. */
 ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
 {
     const trope_plan_operand *o = job->operand;
@@ -476,7 +479,7 @@ ALWAYS_INLINE void write_normed_heads(vector_kind kind, const vector_job *job, c
                                     : write_vector_heads(kind, job, heads, count);
 }
 
-/* Writes one head without a norm, of token r. */
+/* Writes one head of token r, for an operand without a norm. */
 ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, int64_t group, int64_t head)
 {
     const trope_plan_operand *o = job->operand;
