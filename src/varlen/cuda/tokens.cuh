@@ -79,7 +79,7 @@ template <typename POSITION> struct block_tokens {
 /* Without ids, all axes have the same positions, so one position for each token suffices. */
 static inline uint32_t axis_bits_of_tokens(const trope_plan &plan)
 {
-    static_assert(TROPE_MAX_AXES == 4, "axis_bits_of_rows");
+    static_assert(TROPE_MAX_AXES == 4, "axis_bits_of_tokens");
     return plan.position_source.ids && plan.pair_axes > 1 ? 2 : 0;
 }
 
