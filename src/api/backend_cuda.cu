@@ -22,8 +22,8 @@ static bool is_norm_gradient(const trope_plan &plan)
     return is;
 }
 
-/* Returns the plan as the kernels take it: with a source of angles. If nothing rotates, the source becomes PHASE, which has
- * no pairs to compute phases for. */
+/* Returns the plan as the kernels take it: with a source of angles. If nothing rotates, the source becomes PHASE:
+ * without pairs, kernels then compute no phases. */
 static trope_plan with_angles(const trope_plan &plan)
 {
     trope_plan p = plan;
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARA
     check_sequences<true>(plan.position_source, plan.status);
 }
 
-/* Reports wrong sequences of a call that moves nothing. */
+/* Reports invalid sequences of a call that moves nothing. */
 static trope_status check_only(const char *function, const trope_plan &plan)
 {
     if (!plan.position_source.boundaries || !plan.status)

@@ -1,12 +1,13 @@
 /* A warp searches cu_seqlens for a few consecutive tokens. Two dependent rounds of 32 loads suffice for up to 700
- * sequences. position.h has the rules that turn the result into a position. */
+ * sequences. position.h has the rules that convert the result to a position. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
 #include "core/cuda/early_launch.cuh"
 #include "varlen/position.h"
 
-/* Whether offsets or numbers of sequences may need more than 32 bits. Such calls are rare, and bisect as the CPU does. */
+/* Whether a search must use 64 bits: offsets or numbers of sequences may need them, or there are no sequences. Such
+ * calls are rare. They bisect cu_seqlens as the CPU does. */
 TROPE_HD bool is_wide_search(const trope_position_source &s)
 {
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
@@ -41,7 +42,8 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
     return raw.value(is_64);
 }
 
-/* Converts a boundary to 32 bits. A boundary that needs more is invalid, and becomes INT32_MIN, which is invalid too. */
+/* Converts a boundary to 32 bits. A boundary that needs more bits is invalid, and becomes INT32_MIN, which is invalid
+ * too. */
 __device__ __forceinline__ int32_t narrow(const trope_position_source &s, const raw_index &boundary)
 {
     return s.boundaries_64 && boundary.high != (uint32_t)((int32_t)boundary.low >> 31) ? INT32_MIN : (int32_t)boundary.low;
@@ -135,7 +137,7 @@ struct boundary_round {
         return later ? __ffs((int)later) - 1 : 32;
     }
 
-    /* Returns the result for a token. Thread `before` has the first boundary after it. */
+    /* Returns the result for a token. Thread `before` has the first boundary after the token. */
     __device__ __forceinline__ found_bounds found_at(const trope_position_source &s, int32_t before) const
     {
         found_bounds found;
@@ -167,8 +169,8 @@ struct boundary_round {
         return s.unpadded != s.boundaries;
     }
 
-    /* With a step of 1, a round covers 32 boundaries. The step becomes 1 at 24 boundaries already, so that the round mostly
-     * covers the following tokens as well. */
+    /* With a step of 1, a round covers 32 boundaries. The step is 1 if at most 24 boundaries are left, so that the round
+     * usually covers the following tokens as well. */
     static __device__ __forceinline__ int32_t step_of(int32_t left)
     {
         return left > 24 ? (left + 31) / 32 : 1;
@@ -179,8 +181,8 @@ struct boundary_round {
         return low + (int32_t)thread_of_warp() * step;
     }
 
-    /* The loads are predicated instead of branching: after a branch, the compiler would wait for all loads, and so for
-     * the data. */
+    /* The loads are predicated instead of branching: after a branch, the compiler would wait for all loads, including
+     * the loads of the data. */
     __device__ __forceinline__ void load(const trope_position_source &s, bool is_wanted)
     {
         const void *const second = has_unpadded(s) ? s.unpadded : s.starts;
@@ -205,7 +207,7 @@ __device__ __forceinline__ void search_boundaries(const trope_position_source &s
     int32_t i = 0;
 #pragma unroll 1
     for (;;) {
-        int32_t own = 32; /* the thread that has the first boundary after the token; 32: no thread of this round */
+        int32_t own = 32; /* the thread that has the first boundary after the token; 32: no thread has it in this round */
 #pragma unroll 1
         while (i < tokens) {
             const int32_t before = round.threads_before(after);

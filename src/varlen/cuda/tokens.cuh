@@ -1,5 +1,5 @@
-/* The tokens of a block: their positions on each axis, and whether they are rotated or are
- * padding. The data lies in shared memory. */
+/* The tokens of a block: their positions on each axis, and whether they are rotated or are padding. The data lies in
+ * shared memory. */
 #ifndef TROPE_VARLEN_CUDA_TOKENS_CUH
 #define TROPE_VARLEN_CUDA_TOKENS_CUH
 
@@ -29,7 +29,7 @@ template <int POSITIONS> __device__ __forceinline__ bool have_actions(const trop
            (POSITIONS == POSITIONS_GENERIC && plan.position_source.boundaries);
 }
 
-/* Whether POSITIONS_SEARCHED supports the sequences of a packed call. */
+/* Whether POSITIONS_SEARCHED supports the sequences of a call with packed sequences. */
 static inline bool search_is_fast(const trope_position_source &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
@@ -59,9 +59,9 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 
 /* The tokens of a block, in shared memory. POSITION is int64_t, or int32_t where 32 bits suffice. */
 template <typename POSITION> struct block_tokens {
-    int2 *bounds;       /* packed calls: two for each token, where its sequence is stored and its bounds in cu_seqlens */
+    int2 *bounds; /* packed sequences: two for each token, the stored bounds of its sequence and those in cu_seqlens */
     POSITION *position; /* 2^axis_bits for each token. With a table: a row of the table, or NO_POSITION, which gives NaN */
-    int32_t *action;    /* packed calls: IS_... bits before decide_actions, TROPE_TOKEN_... after it */
+    int32_t *action;    /* packed sequences: IS_... bits before decide_actions, TROPE_TOKEN_... after it */
     uint32_t axis_bits;
 
     __device__ __forceinline__ block_tokens(char *at, uint32_t tokens_of_block, bool is_packed,
@@ -105,8 +105,8 @@ template <bool ANY_TABLE> __device__ __forceinline__ bool is_missing(const trope
     return ANY_TABLE && position == NO_POSITION && plan.angles.source != TROPE_ANGLES_PHASE;
 }
 
-/* Sets bits of the call's status word. Do not call this in a loop: if a loop has an atomic operation, the compiler lets the
- * threads of a warp diverge (YIELD), and barriers and branches after the loop may go wrong. */
+/* Sets bits of the call's status word. Do not call this in a loop. If a loop has an atomic operation, the compiler lets
+ * the threads of a warp diverge (YIELD). Barriers and branches after the loop may then give wrong results. */
 __device__ __forceinline__ void report(const trope_plan &plan, int32_t bits)
 {
     if (bits && plan.status)
@@ -118,7 +118,8 @@ __device__ __forceinline__ void report_if_missing(const trope_plan &plan, bool i
     report(plan, is_missing ? TROPE_STATUS_POSITION : 0);
 }
 
-/* The array that each thread reads for its pairs: ids, or start positions of batch entries. Strides are in bytes. */
+/* The array from which each thread reads the positions of its pairs: ids, or start positions of batch entries. Strides
+ * are in bytes. */
 struct index_source {
     const char *base;
     int64_t batch, token, axis;
@@ -156,12 +157,12 @@ __device__ __forceinline__ int64_t position_of_index(const trope_position_source
 /* State of a token before its sequence is checked. */
 enum { IS_PADDING = 1, IS_VALID = 2 };
 
-/* The result of a search for a token of a packed call. */
+/* The result of a search for a token of packed sequences. */
 struct packed_token {
     int64_t position; /* unused if the call has ids */
     bool is_padding;
-    bool is_valid;        /* the token is in no sequence, or its sequence was checked in 64 bits */
-    narrow_bounds bounds; /* otherwise decide_actions checks these bounds */
+    bool is_valid;        /* the token is in no sequence, or a check of its sequence in 64 bits succeeded */
+    narrow_bounds bounds; /* if not is_valid, decide_actions checks these bounds */
 };
 
 /* One thread searches for one token in 64 bits. Not inline, because few calls need it. */
@@ -219,8 +220,8 @@ __device__ __forceinline__ bool read_positions(const trope_plan &plan, uint32_t 
 
 #define MOST_SEARCHED_TOKENS 32 /* one token for each thread of the warp that searches */
 
-/* Finds the positions of the tokens of a packed call. Only the first warp of the block calls this, and the other warps
- * wait for it. So all other decisions about tokens come later, in decide_actions. */
+/* Finds the positions of the block's tokens in packed sequences. Only the first warp of the block calls this, and the
+ * other warps wait for it. So decide_actions makes all other decisions about tokens later. */
 template <int POSITIONS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_positions(const trope_plan &plan, const boundary_round &round, int64_t first_token,
                                                  uint32_t count, const block_tokens<POSITION> &tokens, LOCATE locate)
