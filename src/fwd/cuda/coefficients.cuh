@@ -10,8 +10,8 @@
  * sin), or both. */
 enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_GENERIC };
 
-/* Positions that follow from tokens, for every context parallel rank. The tokens are two runs, with a gap between their
- * positions. */
+/* Positions that are computed from tokens, for every context parallel rank. The tokens are two runs, with a gap between
+ * their positions. */
 struct token_positions {
     uint32_t step, first, second_run, gap;
 
@@ -32,7 +32,7 @@ struct cuda_plan {
     int32_t axis_mask;    /* the plane of a pair, masked with this, is its axis in block_tokens */
     int32_t of_padding;   /* the action for padding, TROPE_TOKEN_... */
     index_source source;  /* of the ids or start positions that are read */
-    int32_t from_tokens;  /* positions follow from the tokens, by: */
+    int32_t from_tokens;  /* positions are computed from the tokens, by this struct: */
     token_positions positions;
     int32_t has_fast_freqs; /* fp32 freqs, a column for each pair, an even number of pairs, one plane for all axes */
     trope_plan plan;        /* kernels must not follow its pointers to host memory */
@@ -94,7 +94,7 @@ template <bool FAST> __device__ __forceinline__ int32_t column_of_pair(const cud
 struct raw_couple {
     raw_entry cosine, sine;
 
-    /* (It loads both even if they are equal. Without a branch, no load waits for another.) */
+    /* (It loads both entries even if they are the same. Without a branch, no load waits for another.) */
     template <int DTYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t at)
     {
         cosine.load<DTYPE>(p.table[0] + at, p.entry_bytes);
@@ -121,14 +121,14 @@ struct raw_couple {
 
 /* ---- sine and cosine ---- */
 
-/* It is not inlined, because it is rarely called. */
+/* Not inline, because it is rarely needed. */
 static __device__ __noinline__ trope_quarter_turns reduce_large_angle(float angle)
 {
     return trope_reduce_phase(trope_phase_of_large_angle(angle));
 }
 
-/* Computes the sine and cosine of COUNT angles. No angle is waited for alone: the first branch comes after all angles
- * have been read. */
+/* Computes the sine and cosine of COUNT angles. The first branch comes after all angles have been read, so the thread
+ * waits for all angles together. */
 template <int COUNT> __device__ __forceinline__ void sincos_of_angles(const float *angle, float *sine, float *cosine)
 {
     trope_quarter_turns turns[COUNT];

@@ -1,5 +1,5 @@
 /* Computes the coefficients of a block's tokens, once for all heads. All threads compute them into shared memory while
- * the data is loading. R has the template parameters of a kernel: rotation (rotate.cuh) or gradient_pass
+ * the data is loading. R has the template parameters of a kernel: rotation (item_job.cuh) or gradient_pass
  * (bwd/cuda/gradient_pass.cuh). */
 #ifndef TROPE_FWD_CUDA_FIND_COEFFICIENTS_CUH
 #define TROPE_FWD_CUDA_FIND_COEFFICIENTS_CUH
@@ -44,8 +44,8 @@ __device__ __forceinline__ bool has_positions(const typename R::call &call, uint
     return has;
 }
 
-/* Finds the positions of a block's tokens and leaves them in shared memory. `thread` is the thread's index in the block,
- * computed after the wait for the first round of a search. */
+/* Finds the positions of a block's tokens and leaves them in shared memory. `thread` is the thread's index in the block.
+ * Its value depends on the loads of the first round of a search, so that the wait for them comes before its use. */
 template <class R>
 __device__ __forceinline__ void find_positions(const typename R::call &call, const boundary_round &round,
                                                typename R::index first_token, uint32_t count, uint32_t thread)
@@ -81,8 +81,8 @@ template <class R> __device__ __forceinline__ uint32_t pair_of_item(const block_
     return in_head * R::PAIRS + e;
 }
 
-/* The place of pair e of an item in shared memory, counted in couples. Two pairs of an item are neighbours. The pairs of
- * the next item follow them, because the next thread reads those. */
+/* The place of pair e of an item in shared memory, counted in couples. Two pairs of an item are neighbours. The same
+ * pairs of the next item follow them, because the next thread reads these at the same time. */
 template <class R>
 __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t in_block, uint32_t in_head,
                                                     uint32_t e)
@@ -121,7 +121,8 @@ template <class R> struct couple_run {
     }
 };
 
-/* Whether positions are known without shared memory: they follow from the tokens, or each thread reads those it needs. */
+/* Whether positions are known without shared memory: they come from tokens, or each thread reads the positions that it
+ * needs. */
 template <class R> constexpr bool IS_DIRECT = R::POSITIONS == POSITIONS_FROM_TOKENS || R::POSITIONS == POSITIONS_READ;
 
 /* The positions of a run. ONE_AXIS: the source has the same positions for all axes (freqs_source). */
@@ -202,8 +203,8 @@ template <class R, bool ONE_AXIS> struct run_positions {
     }
 };
 
-/* Returns whether a position in a table is NO_POSITION: the is_missing of table sources. Positions from tokens are never
- * missing. */
+/* Returns whether a position in a table is NO_POSITION. Table sources use this for is_missing(). Positions from tokens
+ * are never missing. */
 template <class R> __device__ __forceinline__ bool is_nan_position(int64_t position)
 {
     return R::POSITIONS != POSITIONS_FROM_TOKENS && position == NO_POSITION;
@@ -427,8 +428,8 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
     return source.template make<1>(call, run, positions, to);
 }
 
-/* Returns the first thread of a block that computes couples. In packed calls it is the first one after the searching
- * warp, if the other threads are enough. */
+/* Returns the first thread of a block that computes couples. With packed sequences, it is the first thread after the
+ * searching warp, if the other threads are enough. */
 template <class R> __device__ __forceinline__ uint32_t find_first_maker(const typename R::call &call, uint32_t tokens)
 {
     const uint32_t threads = threads_of_block(), couples = tokens * call.shape.couples_of_token;
@@ -437,10 +438,10 @@ template <class R> __device__ __forceinline__ uint32_t find_first_maker(const ty
     return others_are_enough ? SEARCHERS : 0;
 }
 
-/* Computes all couples of a block. Each thread computes `count` of them at a time. load() loads the data. Table entries
- * are loaded before the data if their addresses do not depend on shared memory. In packed calls, they are loaded before
- * the barrier after which the positions are valid. Returns whether the thread found a pair whose elements have different
- * coefficients. */
+/* Computes all couples of a block. Each thread computes `count` of them at a time. If positions are known without shared
+ * memory (IS_DIRECT), this function also loads the data by load(). It loads phase steps, and table entries at positions
+ * from tokens, before the data. If positions are in shared memory, it loads phase steps before the barrier that makes
+ * the positions valid. Returns whether the thread found a pair whose elements have different coefficients. */
 template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_token, uint32_t tokens, uint32_t first_maker,
@@ -448,7 +449,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
 {
     constexpr bool IS_EARLY = R::POSITIONS == POSITIONS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE,
                    WAITS_FOR_MEMORY =
-                       R::POSITIONS != POSITIONS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* more than parameters */
+                       R::POSITIONS != POSITIONS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* not only for parameters */
     const uint32_t makers = threads_of_block() - first_maker, end = tokens * call.shape.couples_of_token / count;
     uint32_t number = thread_of_block() - first_maker;
     couple_run<R> run;
@@ -456,7 +457,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     SOURCE source;
     bool differ = false, any_is_missing = false;
     run.count = count;
-    if ((number & ~31u) < end) { /* other warps compute none */
+    if ((number & ~31u) < end) { /* other warps compute no couples */
         run.find(call.shape, number);
         if (IS_DIRECT<R>)
             positions.find(call, first_token, run, run.in_block < tokens);
@@ -534,7 +535,7 @@ __device__ __forceinline__ bool make_all_couples(const typename R::call &call, c
 }
 
 /* Loads the data by load(), and computes the coefficients of all tokens of the block. After the barrier at its end, all
- * threads may read them. prepare() has branches, so it comes after the waits for all small loads. meanwhile() runs
+ * threads may read them. prepare() may have branches, so it comes after the waits for all small loads. meanwhile() runs
  * before the barrier. Returns whether any pair of the block has elements with different coefficients. */
 template <class R, class LOAD, class PREPARE, class MEANWHILE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
@@ -561,8 +562,8 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         __syncthreads();
     else
         differ = make_all_couples<R>(call, steps, first_token, rotating, first_maker, load, prepare);
-    /* The deciding warp is the one that only searches. Without such a warp it is the last one, which has the fewest
-     * couples. */
+    /* The warp that only searches also decides the actions. Without such a warp, the last warp decides, because it has
+     * the fewest couples. */
     const uint32_t decider = first_maker ? 0 : (threads_of_block() - 1) & ~31u;
     if (have_actions<R::POSITIONS>(call.plan.plan) && (thread_of_block() & ~31u) == decider)
         decide_actions<R::POSITIONS, R::ANGLES != ANGLES_PHASE>(

@@ -53,7 +53,7 @@ template <class R> struct item_coefficients {
         load_from(shape, place_of_couple<R>(shape, item.in_block, item.in_head, (uint32_t)e), own);
     }
 
-    /* Rounds as NATIVE does. It is for callers that need unrounded coefficients first, so that their plan says ONCE. */
+    /* Rounds as NATIVE does, for callers whose plan says ONCE because they need the unrounded coefficients first. */
     __device__ __forceinline__ void round(int32_t rounding)
     {
 #pragma unroll
@@ -63,7 +63,7 @@ template <class R> struct item_coefficients {
         }
     }
 
-    /* Turns the matrix into its transpose, which rotates in the other direction. */
+    /* Transposes the matrix, which then rotates in the other direction. */
     __device__ __forceinline__ void transpose()
     {
 #pragma unroll
@@ -82,7 +82,8 @@ template <class R> struct item_coefficients {
                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
     }
 
-    /* Returns M x of pair i, as forward computes it before a norm. The coefficients are those of backward, unrounded. */
+    /* Returns M x of pair i, as forward computes it before a norm. This object must have the unrounded coefficients of
+     * backward. */
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
     rotate_forward(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
     {
@@ -130,8 +131,8 @@ __device__ __forceinline__ void add_to(int32_t rounding, const typename R::data 
     }
 }
 
-/* Returns an element that passes through, as a term of a sum. The addition gives a NaN in fp32 the bits that arithmetic
- * would give it. */
+/* Returns an element that passes through, as a term of a sum. The addition gives an fp32 NaN the same bits as other
+ * arithmetic does. */
 __device__ __forceinline__ float term_of(float x)
 {
     return trope_add(x, -0.0f);
@@ -154,7 +155,7 @@ template <class R> struct item_job {
     block_item item;
     block_token<typename R::index> token;
     typename R::data v;
-    char *to;   /* with ALWAYS_FAST, it is found early, which frees the registers with its terms */
+    char *to;   /* with ALWAYS_FAST, it is computed early, which frees the registers of its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
     item_job() = default;
@@ -180,13 +181,13 @@ template <class R> struct item_job {
         return find_src<R::ADDRESSES>(call, head);
     }
 
-    /* Must follow await_previous(). */
+    /* Call this after await_previous(). */
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         v.load(from, from + segment(call).src.second);
     }
 
-    /* Must follow the waits for all small loads, because it has branches. */
+    /* Call this after the waits for all small loads, because it may have branches. */
     __device__ __forceinline__ void prepare(const typename R::call &call)
     {
         if (R::ALWAYS_FAST)
@@ -237,7 +238,8 @@ template <class R> struct item_job {
         store(call);
     }
 
-    /* Rotates by any rule. `own`: the elements of a pair may have different coefficients. */
+    /* Rotates with any rounding, and adds old_dst if the segment accumulates. `own`: the elements of a pair may have
+     * different coefficients. */
     __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::data &old_dst)
     {
         constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
@@ -272,8 +274,8 @@ template <class R> struct item_job {
         }
     }
 
-    /* Finishes all other items: copies, padding, sums, and rotation by any rule. Copied elements of padding keep their
-     * places in the head, whatever the pairings are. */
+    /* Finishes all other items: copies, padding, sums, and rotations with rare options. Copied elements of padding keep
+     * their places in the head, with any pairings. */
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);

@@ -105,8 +105,8 @@ static inline int inner_dim(const trope_plan &plan)
     return plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
 }
 
-/* Merges the groups of an operand if they are as far apart as consecutive heads. forward_src is read if the operand has
- * a norm, or if it rotates and the call computes a gradient of the angles. */
+/* Merges the groups of an operand into one if all consecutive heads are equally far apart, also across groups.
+ * forward_src is read if the operand has a norm, or if it rotates and the call computes a gradient of the angles. */
 static inline void join_groups(trope_plan_operand *o, bool with_forward_src)
 {
     int64_t *const strides[] = {

@@ -1,5 +1,5 @@
 /* The norm and the rotation of heads on CUDA, in the register block of the rotation. The threads of a head are in one
- * warp and add its squares by shuffles. If the norm comes before the rotation, they do so while others compute
+ * warp and add its squares by shuffles. If the norm comes before the rotation, they do so while other threads compute
  * coefficients. Each thread has the same item of NORM_HEADS consecutive heads. The work that is the same for these heads
  * is done only once. It is two fifths of the instructions for one head. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
@@ -10,8 +10,8 @@
 #include "fwd/cuda/rotate.cuh"
 #include "fwd/cuda/token_sums.cuh"
 
-/* The launch bounds of a kernel with blocks of NORM_THREADS, of which a multiprocessor should hold the given number.
- * Blocks with whole tokens have as many registers for each thread. */
+/* The launch bounds of a kernel if a multiprocessor should hold `blocks` blocks of NORM_THREADS. They are stated as one
+ * large block, because blocks with whole tokens may be larger and have as many registers for each thread. */
 constexpr block_limit norm_limit(int blocks)
 {
     return {NORM_THREADS * blocks, 1};
@@ -220,7 +220,7 @@ template <class R> struct head_sums {
             first[h] = trope_add(first[h], 0.0f);
     }
 
-    /* Computes the mean over each head. Must follow add_items. */
+    /* Computes the mean over each head. Call this after add_items. */
     __device__ __forceinline__ void find_means(const norm_call &call, float *means) const
     {
 #pragma unroll
@@ -247,9 +247,9 @@ template <class R> struct head_sums {
 };
 
 template <class R> struct norm_job {
-    item_job<R> of[R::HEADS]; /* the first one is present if any is */
+    item_job<R> of[R::HEADS]; /* the first head is present if any head is present */
     float rstd[R::HEADS];
-    uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has one */
+    uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has a norm */
 
     __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
                                         uint32_t in_block)
@@ -348,8 +348,8 @@ template <class R> struct norm_job {
         find_rstd_of_means(call);
     }
 
-    /* Finds the rstd of a token, if the block adds its heads. `in_block` is the index in the block of the first token of
-     * the threads. All threads of the block must call it. */
+    /* Finds the rstd of a token, if the block adds its heads. `in_block` is the index in the block of the first token
+     * that its threads process. All threads of the block must call it. */
     __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_token,
                                                     uint32_t in_block, uint32_t count, bool of_caller)
     {
@@ -373,13 +373,13 @@ template <class R> struct norm_job {
                 token_room(call, threadIdx.z)[norm(call).heads_at + of[h].item.head] = sums.first[h];
     }
 
-    /* Returns the mean over the token. Must follow add_tokens. */
+    /* Returns the mean over the token. Call this after add_tokens. */
     __device__ __forceinline__ float mean_of_token(const typename R::call &call) const
     {
         return token_room(call, threadIdx.z)[call.token_heads + item().segment];
     }
 
-    /* Turns the means in the array `rstd` into rstd. */
+    /* Replaces the means in the array `rstd` by rstd. */
     __device__ __forceinline__ void find_rstd_of_means(const typename R::call &call)
     {
         const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
@@ -575,7 +575,7 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
                                  call.plan.plan.status);
 }
 
-/* Calls run(R()), or, if R has both orders, run() with its struct for the order of the call. */
+/* Calls run(R()). If R has both orders, it passes R::before or R::after instead, as the call requires. */
 template <class R, class RUN> __device__ __forceinline__ void run_in_order(const norm_call &call, RUN run)
 {
     static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");

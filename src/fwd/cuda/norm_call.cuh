@@ -1,4 +1,4 @@
-/* The parameters of a kernel with norms besides those of the rotation. Shared by host and kernels.
+/* The parameters that kernels with norms have in addition to the parameters of the rotation. Shared by host and kernels.
  *
  * The segment of an operand with a norm has all elements of each head. The two vectors of an item are `join` vectors
  * apart. So the tree over a head (trope.h, trope_norm) first adds the first vectors of `join` items and, separately,
@@ -8,7 +8,7 @@
 
 #include "fwd/cuda/register_block.cuh"
 
-/* The number of heads of a thread, which are one unit of a block, and the maximum number of threads of a block. */
+/* The number of heads of a thread (together they are one unit of a block), and the maximum number of threads of a block. */
 #define NORM_HEADS   2
 #define NORM_THREADS 160
 
@@ -25,7 +25,7 @@ struct block_norm {
     uint32_t reads_rstd;
     const char *weight; /* NULL: no weight */
     float *rstd;        /* NULL: not stored */
-    uint32_t axes;      /* bit a: axis a drives a pair of it; if its position is missing, the whole head becomes NaN */
+    uint32_t axes; /* bit a: axis a drives a pair of the segment; if the axis has no position, the whole head becomes NaN */
     /* For norms over tokens: */
     uint32_t heads_at;  /* where the sums of its heads begin, in the shared memory of a token */
     uint32_t sums_read; /* the number of heads of all ranks, if the sums are read */

@@ -282,7 +282,7 @@ template <class R> struct generic_head {
         return find_squares([&](int32_t e) { return o.norm.is_after ? rotated(e) : source(e); });
     }
 
-    /* of_token is the rstd of a norm over tokens. */
+    /* Normalises, rotates and stores the head. of_token is the rstd of a norm over tokens. */
     __device__ __forceinline__ void rotate(bool own, real of_token) const
     {
         char *const to = find(o.dst);
@@ -310,8 +310,8 @@ template <class R> struct generic_head {
     }
 
   private:
-    /* Returns an array in shared memory, the same in all calls of add_heads in a kernel. With it, a block still fits
-     * into the shared memory that CUDA gives without a request. */
+    /* Returns an array in shared memory, the same array in all calls of add_heads in a kernel. Even with this array, a
+     * block fits into the shared memory that CUDA gives without a request. */
     static __device__ __forceinline__ real *room_for_heads()
     {
         __shared__ real some[HEADS_AT_A_TIME];
@@ -348,8 +348,7 @@ template <class R> struct generic_head {
         return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
     }
 
-    /* Applies a norm after the rotation. A poisoned position turns the whole head into NaN, even if the caller gives
-     * rstd. */
+    /* Applies a norm after the rotation. A poisoned position makes the whole head NaN, even if the caller gives rstd. */
     __device__ __forceinline__ void normalise_rotated(char *to, bool own, real of_token) const
     {
         rotate_window(own);

@@ -1,5 +1,4 @@
-/* The parameters of the kernels that can normalise any head. Each head is processed by one warp. Shared by host and
- * kernels. */
+/* The parameters of the kernels that can normalise any head. One warp processes each head. Shared by host and kernels. */
 #ifndef TROPE_FWD_CUDA_NORM_GENERIC_CALL_CUH
 #define TROPE_FWD_CUDA_NORM_GENERIC_CALL_CUH
 

@@ -9,17 +9,17 @@
 #include "core/require.h"
 #include "fwd/cuda/vector_calls.cuh"
 
-/* The number of threads that a block should have. The other threads wait while some find the position of a token, so
- * many small blocks are better than a few large ones. Sums of heads need more threads. */
+/* The number of threads that a block should have. While some threads find the position of a token, the others wait, so
+ * many small blocks are better than a few large blocks. Sums of heads need more threads. */
 #define DEFAULT_THREADS 256
 #define SMALL_THREADS   96
-#define MOST_ITEMS      320 /* of a token in one block: with 40 heads, two blocks would both compute the coefficients */
+#define MOST_ITEMS      320 /* items of a token in a block: 40 heads of 8 (two blocks would compute coefficients twice) */
 
 /* A generic search takes long. If the device cannot hold all tokens of the call at once, a block searches for a few
  * tokens. */
 #define LONG_SEARCH_THREADS 128
 #define LONG_SEARCH_TOKENS  4
-#define DEVICE_THREADS      2048 /* of a multiprocessor */
+#define DEVICE_THREADS      2048 /* the maximum of a multiprocessor */
 
 #define MOST_GRID_Y 65535
 #define MOST_TOKENS 64 /* of a block: CUDA's limit of the third dimension */
@@ -30,13 +30,13 @@ struct block_launch {
     bool fits; /* one launch can process the call */
 };
 
-/* What the blocks of a plan must look like. */
+/* The properties that the blocks of a plan must have. */
 struct block_form {
     bool vectors, sums;
     int pairs_of_item;  /* elements of a vector, or 1 */
-    uint32_t threads;   /* the number that a block should have */
-    uint32_t items;     /* the maximum of a token in one block */
-    uint32_t most;      /* the maximum that the kernel is compiled for */
+    uint32_t threads;   /* the number of threads that a block should have */
+    uint32_t items;     /* the maximum number of items of a token in one block */
+    uint32_t most;      /* the maximum number of threads that the kernel is compiled for */
     bool alone;         /* threads share nothing: rotate_alone.cuh */
     bool splits;        /* interleaved pairs: an item has a vector in each half of the window, for coalesced access */
     bool searches_long; /* the kernel is POSITIONS_SEARCHED_GENERIC */
@@ -88,7 +88,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     return t;
 }
 
-/* ALIGNED: the number of items is rounded up to a power of two, for heads that must not be cut. */
+/* `aligned`: the number of items of a head is rounded up to a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
                                                  const trope_plan_operand &o, const head_run &run, bool aligned)
@@ -131,7 +131,7 @@ static inline uint32_t items_together(const trope_plan &plan, const trope_plan_o
 
 /* The use of a segment: SUMMED adds its heads, ROTATED rotates them, COPIED copies them. A REST segment has no items:
  * threads with other items of the token process it too. In place, it is only filled, and only in padding tokens, which
- * are rare. Besides sums, it is also copied. */
+ * are rare. In calls with sums over heads, it is also copied. */
 enum segment_use { SUMMED, ROTATED, COPIED, REST, USES };
 
 static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
@@ -141,8 +141,8 @@ static inline segment_use use_of(const block_form &form, const trope_plan_operan
     return o.summed_heads ? SUMMED : run.rotates || o.norm.is_given ? ROTATED : is_rest ? REST : COPIED;
 }
 
-/* Numbers the items of a token by their use, so that blocks that only copy compute no coefficients. Returns the largest
- * number of items that must stay together, which is a power of two if any must. */
+/* Numbers the items of a token in the order of their uses, so that some blocks only copy, and compute no coefficients.
+ * Returns the largest number of items that must stay together, which is a power of two if any must. */
 template <class BLOCKS, class CALL>
 static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, CALL *call, uint32_t *summing,
                                   uint32_t *rotating)
@@ -175,7 +175,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 const uint32_t of_segment = items_together(plan, o, *s);
                 call->first_unit[number] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 if (number > 0 && call->first_unit[number] > shape->items)
-                    call->segments[number - 1].is_intricate = 1; /* no segment has the items after its last one */
+                    call->segments[number - 1].is_intricate = 1; /* the numbers after its last item belong to no segment */
                 shape->segments++;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->head_items.divisor;
                 together = std::max(together, of_segment);
@@ -222,7 +222,8 @@ static inline int64_t rotating_heads(const trope_plan &plan)
     return heads;
 }
 
-/* Returns the innermost dimension in memory. Heads that are rearranged in place are not divided. */
+/* Returns the innermost dimension in memory, or NEAR_ITEMS for heads that are rearranged in place, because these must
+ * not be cut. */
 static inline uint32_t find_neighbours(const trope_plan &plan, const block_form &form)
 {
     const trope_plan_operand &o = plan.operands[0];
@@ -246,8 +247,8 @@ static inline uint32_t least_tokens(const trope_plan &plan, uint32_t neighbours)
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
 
-/* Returns whether the three indices of a thread are an item, a head and a token, because all segments have the same
- * number of items. */
+/* Returns whether the three indices of a thread are an item, a head and a token, because the heads of all segments have
+ * the same number of items. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
@@ -257,8 +258,7 @@ static inline bool is_uniform(const block_form &form, const block_call<STRIDE, S
     return uniform;
 }
 
-/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). This also requires that no item is
- * idle. */
+/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). No item may be idle. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SEGMENTS> &call)
 {
@@ -268,8 +268,8 @@ static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SE
     return simple;
 }
 
-/* Chooses the tokens and items of a block. OF_HEAD is the number of items of a head if heads must not be cut, otherwise
- * 1. */
+/* Chooses the tokens and items of a block. `of_head` is the number of items of a head if heads must not be cut,
+ * otherwise 1. */
 static inline void cut_tokens(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
                               size_t bytes_of_token, block_shape *shape)
 {
@@ -298,8 +298,8 @@ static inline void cut_tokens(const trope_plan &plan, const block_form &form, ui
         shape->items_of_block = (uint32_t)quotient_up(std::max(items, of_warp), of_head) * of_head;
 }
 
-/* The additions to a rotation's blocks: none. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks (plan_norms.cuh) have
- * the same functions. */
+/* The steps of plan_blocks that differ between kinds of calls, for a rotation. sum_blocks (bwd/cuda/plan_sums.cuh) and
+ * norm_blocks (plan_norms.cuh) have the same functions. */
 struct rotation_blocks {
     template <class CALL> static inline void begin(const trope_plan &, const block_form &, CALL *)
     {
@@ -329,7 +329,7 @@ struct rotation_blocks {
     }
 };
 
-/* Sets what a unit is: a head or an item. */
+/* Sets the unit of a token: a head if all heads have the same number of items, otherwise an item. */
 template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_call<STRIDE, SEGMENTS> *call)
 {
     block_shape *const shape = &call->shape;

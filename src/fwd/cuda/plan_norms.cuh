@@ -25,7 +25,8 @@ struct common_norm {
             of_weights.weight_dtype = TROPE_F32;
     }
 
-    /* Returns whether an operand with a norm differs from these only in its weights and in whether it rotates. */
+    /* Returns whether an operand with a norm has these properties. It may differ only in its weights and in whether it
+     * rotates. */
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
         return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
@@ -68,7 +69,7 @@ static inline bool any_adds_heads(const trope_plan &plan)
 }
 
 /* Returns whether vector kernels can normalise heads after their rotation. The rotation must take the fast path
- * (rotates_fast). If rstd is read, no position may be able to poison a head. */
+ * (rotates_fast). If rstd is read, angles must come from phase steps, so that no position poisons a head. */
 static inline bool can_be_after(const trope_plan &plan)
 {
     bool reads = false;
@@ -177,7 +178,7 @@ static inline block_form form_of_norms(const trope_plan &plan)
     return fits ? form : form_of(plan, false);
 }
 
-/* Returns whether positions follow from tokens, angles come from phase steps, and there are no rare options. */
+/* Returns whether positions come from tokens, angles come from phase steps, and there are no rare options. */
 static inline bool is_from_tokens_by_phase(const trope_plan &plan)
 {
     return kind_of_positions(plan) == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE &&

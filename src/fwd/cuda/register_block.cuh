@@ -12,12 +12,12 @@
 #include "core/divide.h"
 #include "fwd/cuda/coefficients.cuh"
 
-/* The maximum number of threads of a block: in general; for tokens of one head, or few (rotate_alone.cuh); and for sums
- * by vectors (bwd/cuda/head_sums.cuh). */
+/* The maximum number of threads of a block: in general; for tokens with one or a few heads (rotate_alone.cuh); and for
+ * sums by vectors (bwd/cuda/head_sums.cuh). */
 #define BLOCK_THREADS 512
 #define ALONE_THREADS 256
 #define SUM_THREADS   256
-#define SUM_COPIES    4 /* items of pass-through elements, besides sums, that a thread copies at a time */
+#define SUM_COPIES    4 /* with sums: items of pass-through elements that a thread copies at a time */
 
 /* The launch bounds of a kernel: the maximum number of threads of a block, and how many such blocks a multiprocessor
  * should hold. The latter limits the registers of a thread. */
@@ -39,8 +39,8 @@ constexpr block_limit block_limits(int positions, bool is_wide)
 #define MOST_SEGMENTS (3 * TROPE_MAX_OPERANDS)
 
 /* The addresses of a segment's items, in bytes: the distance between neighbours in each dimension, and from the first
- * vector of an item to its second one. The two dimensions of tokens are batch and token. The outer and the inner one
- * follow the memory order of operand 0. */
+ * vector of an item to its second one. The two dimensions of tokens are batch and token. Their order in the memory of
+ * operand 0 decides which of them is the outer dimension. */
 template <typename STRIDE> struct block_tensor {
     char *base;
     STRIDE inner, head, item, second;
@@ -54,19 +54,21 @@ template <typename STRIDE> struct block_segment {
     STRIDE kept_item, kept_second, kept_part; /* strides of dst if elements keep their places in a head */
     int64_t moved;                            /* bytes from an item in src to the same item in dst, if `alike` */
     trope_divisor head_items;                 /* the number of items in a head, with idle ones */
-    trope_divisor heads_per_group;            /* of each group */
+    trope_divisor heads_per_group;            /* the number in each group */
     uint32_t heads;                           /* the number in all groups */
-    uint32_t places;                          /* room for heads in the items of a token (more for sums) */
-    uint32_t working;                         /* the number of items in a head that are not idle */
-    uint32_t part_items;                      /* items in each part of a window */
-    uint32_t is_intricate;                    /* it has groups, parts or idle items: one test covers all rare cases */
-    uint32_t is_loaded; /* 0 if the elements pass through in place, so that they are only overwritten */
+    /* The number of heads that the items of a token are numbered for. Sums count their slots. With norms, NORM_HEADS heads
+     * count as one. */
+    uint32_t places;
+    uint32_t working;      /* the number of items in a head that are not idle */
+    uint32_t part_items;   /* items in each part of a window */
+    uint32_t is_intricate; /* it has groups, parts or idle items: one test covers all rare cases */
+    uint32_t is_loaded;    /* 0 if the elements pass through in place, so that they are only overwritten */
     uint32_t rotates, in_place;
     uint32_t is_fast; /* it rotates, rounds once and overwrites dst: one test finds the common case */
     uint32_t alike;   /* items of src and dst have the same strides and the same elements */
-    uint32_t is_odd;  /* copied: item 0 has only one vector, and its second one is the first of another item */
-    /* For sums (bwd/cuda/head_sums.cuh): the number of heads that one sum adds, of slots that share them, and of rounds
-     * (heads of a slot; 0 if there is no sum). */
+    uint32_t is_odd;  /* copied: item 0 has one vector of its own, and its second vector is another item's first */
+    /* For sums (bwd/cuda/head_sums.cuh): the number of heads that one sum adds, log2 of the number of slots that share
+     * them, and the number of rounds. (A slot has one round for each head. Without a sum, there are 0 rounds.) */
     uint32_t terms, slot_bits, rounds;
     uint32_t accumulate;
 };
@@ -81,30 +83,30 @@ struct block_shape {
     uint32_t tokens_of_block, items_of_block;
     uint32_t items;             /* of a token */
     uint32_t is_uniform;        /* all heads have the same number of items, so no thread divides */
-    uint32_t is_simple;         /* it is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
+    uint32_t is_simple;         /* the call is uniform, and its addresses are simple (ADDRESSES_SIMPLE) */
     uint32_t units;             /* of a token: its heads if uniform, otherwise its items */
     uint32_t units_of_block;    /* of a token */
     uint32_t any_is_intricate;  /* true if any segment is intricate */
     uint32_t all_are_alike;     /* true if all segments with items are alike */
     uint16_t segments;          /* the number of segments with items */
     uint16_t rest;              /* the number of segments without items, which follow the others: REST in plan_blocks.cuh */
-    uint32_t rotating_slices;   /* the first slices, of items_of_block items each; later ones only copy */
+    uint32_t rotating_slices;   /* the number of slices that rotate; they come first, and later slices only copy */
     uint32_t slices_first;      /* blocks of the same tokens are adjacent in the grid, and so run at the same time */
     uint32_t batch_outermost;   /* outer is batch and inner is token; otherwise the reverse */
     uint32_t neighbours;        /* the innermost dimension in memory: NEAR_... */
-    uint32_t couples_of_token;  /* the capacity of shared memory for each token */
+    uint32_t couples_of_token;  /* the number of couples for which shared memory has room, for each token */
     trope_divisor window_items; /* in the widest window */
-    uint32_t splits;            /* the second half of an item's pairs is this many items further: see block_form */
+    uint32_t splits;            /* 1: the second half of an item's pairs is window_items items further: see block_form */
     uint32_t second_at;         /* where the couples of second elements begin, counted in couples */
     uint32_t tokens_at, terms_at; /* where the positions and the terms of sums begin in shared memory, in bytes */
     /* For sums: */
-    uint32_t summing_slices;  /* the first slices, which have items of sums */
+    uint32_t summing_slices;  /* the number of slices that have items of sums; they come first */
     uint32_t slots, rounds;   /* the maximum of all operands, powers of two */
-    uint32_t most_head_items; /* of a head */
-    uint32_t terms;           /* the capacity of shared memory */
+    uint32_t most_head_items; /* the maximum number of items of a head */
+    uint32_t terms;           /* the number of terms for which shared memory has room */
 };
 
-/* What consecutive threads have: consecutive items of a head, heads, or tokens. */
+/* The kinds of neighbours: consecutive threads have consecutive items of a head, heads, or tokens. */
 enum { NEAR_ITEMS, NEAR_HEADS, NEAR_TOKENS };
 
 template <typename OF_STRIDE, int SEGMENTS> struct block_call {
@@ -203,7 +205,7 @@ __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t token
 template <typename INDEX> struct block_token {
     INDEX outer, inner;
 
-    /* (These are products because the compiler would turn a condition into two copies of the kernel.) */
+    /* (These are products because a condition would make the compiler emit two copies of the kernel.) */
     __device__ __forceinline__ int64_t batch(const block_shape &shape) const
     {
         return inner + (outer - inner) * (INDEX)shape.batch_outermost;
@@ -221,7 +223,7 @@ __device__ __forceinline__ block_token<INDEX> find_token(const block_shape &shap
     block_token<INDEX> token = {0, number};
     if (ADDRESSES != ADDRESSES_GENERIC)
         return token;
-    /* (It divides even if there is only one outer entry. Otherwise the compiler would load the divisor under a
+    /* (The function divides even if there is only one outer entry. Otherwise the compiler would load the divisor under a
      * condition, and wait for it together with the data.) */
     if (sizeof(INDEX) == 4 || shape.tokens <= INT32_MAX)
         token.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
@@ -249,7 +251,7 @@ __device__ __forceinline__ char *find_address(const block_shape &shape, const bl
     return p + (int64_t)(int32_t)head * t.head;
 }
 
-/* The dst of a token that is not rotated: its elements keep their places in a head, whatever the pairings are. */
+/* The dst of a token that is not rotated: its elements keep their places in a head, with any pairings. */
 template <typename STRIDE> __device__ __forceinline__ block_tensor<STRIDE> unrotated_dst(const block_segment<STRIDE> &s)
 {
     block_tensor<STRIDE> t = s.dst;

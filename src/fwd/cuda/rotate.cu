@@ -76,7 +76,7 @@ static rotation_choice choose(const trope_plan &plan)
     form.most = (uint32_t)block_limits(positions, false).threads;
     form.threads = SMALL_THREADS;
     form.searches_long = positions == POSITIONS_SEARCHED_GENERIC;
-    /* (Heads that are rearranged in place must not be cut, and have a power of two of items.) */
+    /* (Heads that are rearranged in place must not be cut. Their number of items is a power of two.) */
     form.items = rearranges_in_place(plan) ? DEFAULT_THREADS : MOST_ITEMS;
     choice.kernel = positions == POSITIONS_GENERIC ? &kernels->vectors : &kernels->fast[positions][has_table];
     return choice;

@@ -1,4 +1,4 @@
-/* The rotation of tokens with one head, or few, without packed sequences. Threads share nothing. Each computes the
+/* The rotation of tokens with one or a few heads, without packed sequences. Threads share nothing. Each computes the
  * coefficients of its item in registers, from phase steps or from freqs, which it loads as vectors. All pairs of an item
  * have the same position. The rotation takes the fast path (rotates_fast in vector_calls.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
@@ -114,11 +114,11 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
     lone_angles<R> angles = {};
     raw_index index = {0, 0};
     const char *of_index = NULL;
-    if (p.source.base) /* (before the first load, where a branch separates nothing) */
+    if (p.source.base) /* (a branch is harmless here, before the first load) */
         of_index = found_here(p.source.template address<int32_t>(
             batch, token, trope_pair_plane(&p.plan, (int32_t)(in_head * R::PAIRS)) & p.axis_mask));
     await_previous();
-    if (!has_phases) /* it waits for the table */
+    if (!has_phases) /* the wait for the table comes later */
         admit_next();
     job.load(call);
     load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);

@@ -1,5 +1,5 @@
-/* Norms over tokens on CUDA, by vectors. A block has all heads of its tokens. The threads of each head leave its sum in
- * shared memory, and one warp adds the sums of a token's heads for each operand. */
+/* Norms over tokens on CUDA, in the vector kernels. A block has all heads of its tokens. The threads of each head leave
+ * its sum in shared memory, and one warp adds the sums of a token's heads for each operand. */
 #ifndef TROPE_FWD_CUDA_TOKEN_SUMS_CUH
 #define TROPE_FWD_CUDA_TOKEN_SUMS_CUH
 
@@ -64,7 +64,7 @@ template <class R>
 __device__ __forceinline__ void add_tokens(const typename R::call &call, typename R::index first_token, uint32_t in_block,
                                            uint32_t count, bool of_caller)
 {
-    const uint32_t segments = call.shape.segments, warps = threads_of_block() / 32; /* without an incomplete last one */
+    const uint32_t segments = call.shape.segments, warps = threads_of_block() / 32; /* without an incomplete last warp */
     __syncthreads();
     if (thread_of_block() / 32 < warps)
         for (uint32_t i = thread_of_block() / 32; i < count * segments; i += warps)

@@ -23,7 +23,7 @@ static inline bool norms_rotate(const trope_plan &plan)
 }
 
 /* Cuts a head into its window and the elements before and after it, if the call writes them. With a norm, the whole head
- * is one run. It has the items of a rotating head if any head with a norm rotates. Returns the number of runs. */
+ * is one run. It is cut into items like a window if any head with a norm rotates. Returns the number of runs. */
 static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
 {
     const int32_t end = o.rotary_offset + o.rotary_dim;
@@ -156,8 +156,8 @@ static inline bool rotates_fast(const trope_plan &plan)
 }
 
 /* Returns whether every address is base + token * a + head * b + item * c. There must be one batch entry, one group and
- * one part, all windows must have the same size, and no other elements may be moved. Heads that are rearranged in place
- * must have a power of two of items, so that none is idle. */
+ * one part, all windows must have the same size, and no other elements may be moved. The number of items of heads that
+ * are rearranged in place must be a power of two, so that no item is idle. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
     const uint32_t window_items = (uint32_t)(plan.pairs * plan.element_size / 16);
