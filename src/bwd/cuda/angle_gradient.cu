@@ -34,7 +34,7 @@ const trope_cuda_kernel *trope_cuda_find_gradient(const trope_plan *plan)
 
 /* ---- launches ---- */
 
-/* The state of a call's launches. After the first that fails, nothing more is launched. */
+/* The state of a call's launches. After the first failed launch, nothing more is launched. */
 struct gradient_launches {
     device_facts device;
     void *stream;
@@ -106,7 +106,7 @@ static void launch_all(const gradient_call &g, bool vectors, size_t shared_memor
     const trope_plan &plan = g.plan.plan;
     const bool is_known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_TOKENS;
     if (plan.d_freqs && (g.shape.tokens == 0 || (is_known && plan.tokens != plan.angles.rows)))
-        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* no items: writes zeros */
+        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* without items, this writes zeros */
     launch_pass(g, vectors, shared_memory_bytes, l);
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->column_threads, *s);

@@ -1,10 +1,10 @@
-/* The gradient of the angles on CUDA, second part: the adders turn sums of units into sums of rows of d_freqs. Each sum
- * has a fixed order: units ascend, numbered batch * tokens + token, within each of the runs and threads whose results
- * are then added.
+/* The gradient of the angles on CUDA, second part: the adders combine sums of units into sums of rows of d_freqs. Each sum
+ * has a fixed order: each run or thread adds its units in ascending order (the number of a unit is batch * tokens + token),
+ * and the results of runs or threads are added after that.
  *
- * The shapes determine which units share a row, or cu_seqlens do if there are few packed sequences. Otherwise our own
- * stable radix sort finds these units. It needs no device to determine the size of its scratch memory, and no kernels
- * besides those here. */
+ * The shapes determine which units share a row. If there are few packed sequences, cu_seqlens determines it. Otherwise
+ * our own stable radix sort finds these units. Its kernels are all in this file, and the size of its scratch memory is
+ * known without a device. */
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/kernels.h"
 
@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
         return;
     if (s.plan.d_inv_freq)
         s.plan.d_inv_freq[at] = signed_sum(s.plan, partial[threadIdx.x]);
-    else /* the row of d_freqs; if it has only one, the position does not matter */
+    else /* the row of d_freqs; if d_freqs has only one row, the position does not matter */
         angle_column(s.plan, (uint32_t)(at - token * columns))
             .store(0, trope_dense_position(&s.plan.position_source, token), partial[threadIdx.x]);
 }
@@ -73,7 +73,7 @@ __device__ __forceinline__ token_run load_sequence(const trope_position_source &
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 
-/* Adds each row of d_freqs over the sequences that have a token at that position. A block has one row or a few, which
+/* Adds each row of d_freqs over the sequences that have a token at that position. A block has one or a few rows, which
  * share its warps evenly. First it lists the sequences that reach its first row. Each warp of a row adds every n-th
  * sequence of the list, then the results of the warps are added in order. The kernel reads cu_seqlens before the
  * previous kernel of the same call has ended: see early_launch.cuh. */

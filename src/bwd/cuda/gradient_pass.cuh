@@ -9,7 +9,7 @@
 
 /* ---- a place in the call ---- */
 
-/* A thread's place in a block: a unit, and a slot and an item of it. */
+/* A thread's place in a block: a unit, a slot of the unit, and an item of its heads. */
 struct unit_thread {
     uint32_t unit, slot, in_head;
     block_token<int32_t> token; /* the token in the unit's first batch entry */
@@ -59,7 +59,7 @@ template <class CALL> struct listed_item {
         return present && piece < segment().working;
     }
 
-    /* Returns a bound: heads from `number` up to it have equal distances in memory. */
+    /* Returns the end of a range of heads, from `number` on, that have equal distances in memory. */
     __device__ __forceinline__ uint32_t end(uint32_t number) const
     {
         return !present ? UINT32_MAX : segment().is_intricate ? number + 1 : number + segment().heads - head;
@@ -165,7 +165,7 @@ __device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const bl
     return !is_nan && (!has_actions || tokens.action[unit] == TROPE_TOKEN_ROTATE) && plan.used_axes >> axis & 1;
 }
 
-/* What differs between the kernels, and everything that find_coefficients requires. */
+/* The template parameters of a kernel, and the constants and types that find_coefficients requires. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, POSITIONS = POSITIONS_GENERIC, ANGLES = ANGLES_GENERIC;
     static constexpr bool VECTORS = OF_VECTORS, ALWAYS_FAST = false;
@@ -251,7 +251,7 @@ find_du(const wide_gradient &call, uint32_t window, int64_t token, uint32_t head
             element(trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.second, dy.second)};
 }
 
-/* The thread's item of a head of its slot, as loaded. */
+/* The thread's item of a head of its slot, as it is loaded. */
 template <class R> struct head_job {
     typedef listed_item<typename R::call> place;
 
@@ -398,9 +398,9 @@ template <class R> struct head_job {
 
 /* ---- the sums of a unit ---- */
 
-/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each passes on half
- * of its sums, and receives the other thread's part of the half that it keeps. With one sum left, both threads add it.
- * Finally each thread stores its sums in the share of its warp, from `column` on. */
+/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each thread sends
+ * half of its sums to the other, and receives the other thread's sums for the half that it keeps. If only one sum is
+ * left, both threads add it. Finally each thread stores its sums in the share of its warp, from `column` on. */
 template <int PAIRS>
 __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
                                            double sum[PAIRS])
@@ -531,7 +531,7 @@ __device__ __forceinline__ void emit_total(const gradient_call &call, const bloc
             if (counts_for_axis(plan, tokens, unit, axis))
                 sum = fma(plan.d_inv_freq ? (double)position_of_unit(tokens, unit, axis) : 1,
                           sum_of_unit(call, unit, column), sum);
-        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* not streaming: neighbours meet in L2 */
+        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* not streaming: L2 combines neighbours */
     }
 }
 

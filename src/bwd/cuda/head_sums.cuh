@@ -1,4 +1,4 @@
-/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus its old value if it
+/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus old_dst if the operand
  * accumulates.
  *
  * An item of a sum is two vectors of a head and a slot of the sum. A slot has a power of two of consecutive heads. Its
@@ -88,7 +88,7 @@ template <class R> struct shared_memory_terms {
     };
 
     vector *first;
-    uint32_t count; /* number of threads' terms that there is room for */
+    uint32_t count; /* the number of threads for whose terms there is room */
 
     __device__ __forceinline__ void put(uint32_t at, const item_terms<R> &t) const
     {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t 
     }
 }
 
-/* Finishes the job's item if it does not belong to a sum, and copies the rest that pass_rest leaves. */
+/* Finishes the job's item if it does not belong to a sum. Then copies or fills the elements that pass_rest cannot. */
 template <class R>
 __device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own, item_job<R> *job)
 {
@@ -264,8 +264,8 @@ template <class R> struct sum_job : item_job<R> {
         return t;
     }
 
-    /* Stores both vectors, or only the first if the second belongs to another thread's item, because dst may only be
-     * accumulated once. */
+    /* Stores both vectors, or only the first vector if the second one belongs to another thread's item, because each
+     * element of dst must be accumulated only once. */
     __device__ __forceinline__ void store_item(char *to, typename R::stride second) const
     {
         if (has_second)

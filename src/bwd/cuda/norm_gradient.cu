@@ -16,8 +16,8 @@ template <typename REAL> struct alignas(16) sums_of_thread {
     REAL of[COUNT];
 };
 
-/* Adds a column over all runs. Threads add different runs. Four float sums are added in float before their sum becomes
- * double. Then one warp adds the results of all warps for one weight. */
+/* Adds a column over all runs. Threads add different runs. They add four float sums in float before they convert the
+ * result to double. Then one warp adds the results of all warps for one weight. */
 template <typename REAL>
 __device__ __forceinline__ void add_column(const weight_sums &s, const weight_sums::operand &o, uint32_t column)
 {
@@ -131,8 +131,8 @@ static block_form form_of_pass(const norm_pass &pass)
 }
 
 /* Some calls need launches that find rstd (if the caller does not give it) and the slope of heads or tokens, because
- * later launches read them. They come first, because dx may overwrite dy. The vector kernel finds both for its own
- * tokens, unless the gradient of the angles needs them too. */
+ * later launches read them. These launches come first, because dx may overwrite dy. The vector kernel finds both for its
+ * own tokens, unless the gradient of the angles needs them too. */
 struct norm_plans {
     part_of_plan heads, tokens; /* operands whose rstd and slopes separate launches find */
     part_of_plan known;         /* the whole plan, which reads these results */
@@ -172,7 +172,7 @@ struct norm_plans {
     }
 };
 
-/* A dummy workspace for plans that are not launched. With NULL they would have no slopes. */
+/* A dummy workspace for plans that are not launched. With NULL, a plan would have no slopes. */
 #define NOWHERE ((void *)16)
 
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan)

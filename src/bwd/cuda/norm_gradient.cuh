@@ -212,8 +212,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         }
     }
 
-    /* Computes and stores dx. The threads of the block have `count` tokens, of which `in_block` is the first. All
-     * threads of the block must call this. */
+    /* Computes and stores dx. The threads of the block have `count` tokens, and `in_block` is the index of the first of
+     * them. All threads of the block must call this. */
     __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, typename R::index first_token,
                                                     uint32_t in_block, uint32_t count, int32_t action, bool own,
                                                     item_values<R> *g, const item_values<R> *u)

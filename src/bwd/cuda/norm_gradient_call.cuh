@@ -1,13 +1,13 @@
-/* The backward of norms on CUDA: what the host tells the kernels, and the order in which d_weight is added.
+/* The backward of norms on CUDA: the parameters of the kernels, and the order in which d_weight is added.
  *
- * The tokens of all batch entries, numbered batch * tokens + token, are cut into runs. A
- * unit is NORM_HEADS neighbouring heads of an operand (the last unit may have fewer). The units that have a norm are
- * counted through all operands and cut into slices. A cell is one slice of one run, and one block processes it.
+ * The tokens of all batch entries, numbered batch * tokens + token, are cut into runs. A unit is NORM_HEADS neighbouring
+ * heads of an operand (the last unit may have fewer). The units that have a norm are counted through all operands and cut
+ * into slices. A cell is one slice of one run, and one block processes it.
  *
- * If heads share weights, each unit of a token has one sum for each weight, over its heads, in fp32 (f64: double). For
- * each operand, the block adds these sums to CELL_SUMS sums in turn, according to their places (norm_cells), and leaves
- * the total. If each head has its own weights, the terms of a run are added one after another. Another kernel adds the
- * totals of all cells in double.
+ * If heads share weights, each unit of a token has one sum for each weight, over its heads, in fp32 (f64: double). For each
+ * operand, the block distributes these sums over CELL_SUMS partial sums by their places (norm_cells), and leaves the total.
+ * If each head has its own weights, the terms of a run are added one after another. Another kernel adds the totals of all
+ * cells in double.
  *
  * The whole order follows from shapes alone, so the vector and element kernels give the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
@@ -20,7 +20,7 @@
  * threads of a head, and threads that add neighbouring elements read different banks. */
 #define NORM_TERMS 404
 
-/* Number of sums to which terms are added in turn, according to their place. */
+/* Number of partial sums of a cell. A term is added to number `place` modulo CELL_SUMS. */
 #define CELL_SUMS 4
 
 /* How tokens and units are cut. Unit u of token t (units are counted in the cell) has the place u + t * (units of its
@@ -32,14 +32,14 @@ struct norm_cells {
     uint32_t places;                     /* places of a cell */
 };
 
-/* What the kernels know about the d_weight of an operand. For each run, an operand has one row of sums for each slice
- * that has some of its units. If each head has its own weights, it has one row for all slices. */
+/* The parameters for the d_weight of an operand. For each run, an operand has one row of sums for each slice that has
+ * some of its units. If each head has its own weights, it has one row for all slices. */
 struct operand_gradient {
     uint32_t is_wanted;              /* whether the call wants d_weight */
     uint32_t first_unit, after_unit; /* its units, counted through all operands */
     uint32_t places_at;              /* place of unit 0 of token 0 */
     uint32_t sums_at, columns;       /* its first column of sums, and the columns of one row */
-    uint32_t first_slice;            /* the first slice that has units of it */
+    uint32_t first_slice;            /* the first slice that has units of the operand */
     uint32_t slices;                 /* slices that leave sums for the same weights */
 };
 

@@ -21,7 +21,8 @@ __device__ __forceinline__ double norm_slope(double mean, double rstd)
     return trope_norm_slope_f64(mean, rstd);
 }
 
-/* A head of a cell. dy is its src, dx its dst. If the norm comes before the rotation, dy is rotated, otherwise x. */
+/* A head of a cell. Its src is dy, and its dst is dx. If the norm comes before the rotation, dy is rotated; otherwise x
+ * is rotated. */
 template <class R> struct gradient_head : generic_head<R> {
     typedef typename R::element element;
     typedef typename R::real real;
@@ -54,7 +55,8 @@ template <class R> struct gradient_head : generic_head<R> {
         return is_after ? call.plan.plan.interleaved_src : call.plan.plan.interleaved_dst;
     }
 
-    /* unrotated returns an element of the tensor that is rotated (dy or x), other an element of the other tensor. */
+    /* unrotated() returns an element of the tensor that is rotated (dy or x). other() returns an element of the other
+     * tensor. */
     __device__ __forceinline__ real unrotated(int32_t e) const
     {
         return is_after ? this->load(this->find(x), x, e) : this->load(this->find(this->o.src), this->o.src, e);
@@ -95,7 +97,7 @@ template <class R> struct gradient_head : generic_head<R> {
         return is_after ? rotated(e) : other(e);
     }
 
-    /* Returns the sum of squares of these elements. */
+    /* Returns the sum of squares of the elements that are normalised. */
     __device__ __forceinline__ real find_squares(bool own) const
     {
         if (is_after)
@@ -143,8 +145,8 @@ template <class R> struct gradient_head : generic_head<R> {
             memcpy(slope_place(), &poisoned, sizeof poisoned);
     }
 
-    /* Finds the elements that a thread handles together for d_weight, by their number: the two elements of a pair, or
-     * one that passes through (twice). */
+    /* Finds the elements with the given number, which a thread handles together for d_weight: the two elements of a
+     * pair, or twice one element that passes through. */
     __device__ __forceinline__ void find_places(int32_t number, int32_t at[2]) const
     {
         const int32_t pairs = this->o.rotary_dim / 2, beside = number - pairs, parts = call.plan.plan.parts,
@@ -278,7 +280,7 @@ template <class R> struct cell_of_heads {
 };
 
 /* Adds the terms of weights that all heads of an operand share, over units [begin, end), counted in the cell. The terms
- * belong to the elements of find_places: two elements of a pair, or one that passes through. */
+ * belong to the elements of find_places: two elements of a pair, or one element that passes through. */
 template <class R>
 __device__ __forceinline__ void add_terms_of_shared_weights(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end,
                                                             int32_t number, bool own, typename R::real sum[2])
@@ -302,7 +304,7 @@ __device__ __forceinline__ void add_terms_of_shared_weights(const cell_of_heads<
         sum[i] = added(added(sums[i][0], sums[i][1]), added(sums[i][2], sums[i][3]));
 }
 
-/* Does the same for the weights of one head, which has this place in the cell's first token. */
+/* Does the same for the weights of one head. `place` is the head's place in the cell's first token. */
 template <class R>
 __device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, uint32_t place, int32_t number, bool own,
                                                   typename R::real sum[2])
@@ -313,7 +315,7 @@ __device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, 
                    [&](const gradient_head<R> &h, uint32_t at) { h.add_terms(number, *cell.rstd(at), own, sum); });
 }
 
-/* Stores sums of an operand from number `weight` on. add(number, sum) computes them. */
+/* Stores sums of an operand, beginning at sum number `weight`. add(number, sum) computes them. */
 template <class R, class ADD>
 __device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_t operand, uint32_t weight, ADD add)
 {
@@ -358,8 +360,8 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
     }
 }
 
-/* Finds rstd and slope of norms over the block's token, for the launches that follow. It may also only
- * find the sums over the token's heads. */
+/* Finds rstd and slope of norms over the block's token, for the launches that follow. A call may also need only the sums
+ * of the heads (token_sums). */
 template <class R>
 __device__ __forceinline__ void find_tokens(const norm_gradient_generic_call &call, int64_t token, bool own)
 {

@@ -6,8 +6,8 @@
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* This number of units keeps any device busy. While there are more, a unit takes several batch entries that share
- * angles, and a block takes several units. */
+/* This number of units keeps any device busy. If there are more, a unit takes several batch entries that share angles,
+ * and a block takes several units. */
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   MOST_SEARCHED_TOKENS
@@ -25,7 +25,7 @@ static inline bool rows_are_known(const trope_plan &plan)
     const trope_position_source *s = &plan.position_source;
     if (s->boundaries || s->ids || s->starts)
         return false;
-    return plan.tokens == 0 || trope_dense_position(s, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
+    return plan.tokens == 0 || trope_dense_position(s, plan.tokens - 1) < plan.angles.rows; /* positions always ascend */
 }
 
 /* Whether an adder finds the tokens of each row of d_freqs by examining all sequences. */
@@ -143,8 +143,8 @@ static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_pl
             (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_narrow(o.forward_src_stride)));
 }
 
-/* Whether the vector kernel of the pass can run a plan. It requires what can_be_vectors asks, rounding once, and one
- * angle for each pair. */
+/* Whether the vector kernel of the pass can run a plan. It has the requirements of can_be_vectors. In addition, the plan
+ * must round once, have one angle for each pair and few phase steps, and rotate no operand that has a norm. */
 static inline bool gradient_can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];

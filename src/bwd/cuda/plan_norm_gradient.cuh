@@ -56,7 +56,7 @@ static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
 
 /* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole
  * token if the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves
- * a sum for each of its elements, but not so many that few blocks remain. */
+ * a sum for each of its elements. They do not have so many tokens that only a few blocks remain. */
 static inline norm_cells plan_cells(const trope_plan &plan)
 {
     norm_cells c = {};
