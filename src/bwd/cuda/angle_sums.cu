@@ -1,6 +1,6 @@
 /* The gradient of the angles on CUDA, second part: the adders combine sums of units into sums of rows of d_freqs. Each sum
- * has a fixed order: each run or thread adds its units in ascending order (the number of a unit is batch * tokens + token),
- * and the results of runs or threads are added after that.
+ * has a fixed order. A run or thread adds its units in ascending order of their numbers (batch * tokens + token). Then the
+ * results of runs or threads are added.
  *
  * The shapes determine which units share a row. If there are few packed sequences, cu_seqlens determines it. Otherwise
  * our own stable radix sort finds these units. Its kernels are all in this file, and the size of its scratch memory is
@@ -231,8 +231,8 @@ __device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column
     return sum;
 }
 
-/* Keeps many threads busy even if many units share one row: if all units of a run have the same key, a warp adds them
- * and stores the sum in place of the first unit. */
+/* If all units of a run have the same key, a warp adds them and stores the sum in place of the first unit. So many
+ * threads are busy even if many units share one row. */
 static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();

@@ -398,7 +398,7 @@ template <class R> struct head_job {
 
 /* ---- the sums of a unit ---- */
 
-/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each thread sends
+/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves. Each thread sends
  * half of its sums to the other, and receives the other thread's sums for the half that it keeps. If only one sum is
  * left, both threads add it. Finally each thread stores its sums in the share of its warp, from `column` on. */
 template <int PAIRS>

@@ -7,7 +7,7 @@
  * kernel runs.
  *
  * A kernel that always follows another kernel of the same call may read memory before its wait, if the other kernel does
- * not write that memory: the other kernel had waited for all kernels before it when it called admit_next(). CUDA's
+ * not write that memory. When the other kernel called admit_next(), it had already waited for all kernels before it. CUDA's
  * documents promise only that a kernel sees the earlier writes after its own wait. On real devices, an admitted kernel sees
  * them as well.
  *

@@ -12,8 +12,8 @@
 #define NORM_HEADS   2
 #define NORM_THREADS 160
 
-/* The maximum number of threads of a block with whole tokens, the maximum number of heads of a token that it can add,
- * and the floats of shared memory for each token (token_sums.cuh). */
+/* For blocks with whole tokens (token_sums.cuh): the maximum number of threads, the maximum number of heads of a token,
+ * and the floats of shared memory for each token. */
 #define TOKEN_THREADS     (3 * NORM_THREADS)
 #define MOST_TOKEN_HEADS  1024
 #define TOKEN_ROOM(heads) ((heads) + NARROW_SEGMENTS)

@@ -197,7 +197,7 @@ template <class R> struct generic_head {
         return (real *)(shared_memory + call.window_at + thread_of_block() / 32 * call.window_size);
     }
 
-    /* Fills or copies a head that is padding, or is neither rotated nor normalised. */
+    /* Fills or copies a head that is padding, or a head without rotation and norm. */
     __device__ __forceinline__ void pass(int32_t action) const
     {
         const char *const from = find(o.src);

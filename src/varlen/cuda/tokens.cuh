@@ -59,7 +59,7 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 
 /* The tokens of a block, in shared memory. POSITION is int64_t, or int32_t where 32 bits suffice. */
 template <typename POSITION> struct block_tokens {
-    int2 *bounds; /* packed sequences: two for each token, the stored bounds of its sequence and those in cu_seqlens */
+    int2 *bounds; /* packed sequences: two for each token, its sequence's bounds in memory, and its bounds in cu_seqlens */
     POSITION *position; /* 2^axis_bits for each token. With a table: a row of the table, or NO_POSITION, which gives NaN */
     int32_t *action;    /* packed sequences: IS_... bits before decide_actions, TROPE_TOKEN_... after it */
     uint32_t axis_bits;
