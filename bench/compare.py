@@ -7,16 +7,16 @@
     python3 bench/compare.py --from result.json --markdown
     python3 bench/compare.py --device cpu                 small shapes, checked and not timed
 
-A case is a model's shape, forward or backward. A way is a library and how it rotates: bench/peers.py has both. Each result
-is compared with float64 before it is timed. A wrong result is marked WRONG and not timed. If a library raises, its row has
-the error.
+A case is the shape of a model, forward or backward. A way is a library and one of its methods to rotate. bench/peers.py
+lists both. Each result is compared with float64 before it is timed. A wrong result is marked WRONG and not timed. If a
+library raises an exception, its row has the error.
 
 The time of a call is the replay time of a CUDA graph, divided by its number of calls: the median of the rounds. A way that
-cannot be captured is called in a loop and marked "no graph": its time may be that of the host. Calls use several sets
-of memory in turn, over four times the L2 in all, and their results are kept as long. The yardstick is the best of several
-copies of the same number of bytes, which is timed in turn with each way. Bytes are counted the same for all ways: each
-whole input tensor is read once and each output is written once; tables do not count. So a way that works in place
-on a part of a tensor, or keeps lines in the cache, can be faster than the copy.
+cannot be captured is called in a loop and marked "no graph": its time may be that of the host. Successive calls use
+different sets of memory, of over four times the L2 in all, and each result is kept until its set is used again. The
+yardstick is the best of several copies of the same number of bytes; its rounds alternate with those of each way. All ways
+count bytes in the same way: each whole input tensor is read once and each output is written once. Tables do not count. So
+a way that works in place on a part of a tensor, or keeps lines in the cache, can be faster than the copy.
 
 Exit status: 1 if a result is wrong, or if this library raises.
 """

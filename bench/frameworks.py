@@ -1,4 +1,4 @@
-"""Times the RoPE calls of training frameworks on one GPU, as they come and with trope in their place.
+"""Times the RoPE calls of training frameworks on one GPU, first unpatched and then with trope in their place.
 
     PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h100.json
     PYTHONPATH=python python3 bench/frameworks.py --only layers --tokens 4096

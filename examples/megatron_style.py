@@ -1,21 +1,22 @@
-"""Packed QKV with tensor and context parallelism, as in Megatron: the ranks compute the bits of one process.
+"""Rotates packed QKV with tensor and context parallelism, as Megatron does: the ranks compute the bits of one process.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/megatron_style.py               4 processes, CPU
     torchrun --nproc-per-node 8 examples/megatron_style.py --device cuda --tp 4 --cp 2                 after `pip install .`
 
-Tensor parallel ranks have groups of heads of the packed tensor [tokens.., groups, (q_per_group + 2) * head_dim], context
-parallel ranks two chunks of each sequence, chunk r and chunk 2 cp - 1 - r (zigzag). Each rank cuts its share out of random
-tensors that all of them can make, rotates it by the function that Megatron-Core calls, and sends the gradient of random
-upstream gradients back through it. Results and gradients of all ranks are then gathered, put in order, and compared with
-those of the whole, which each rank computes alone as well:
+A tensor parallel rank has some groups of heads of the packed tensor [tokens.., groups, (q_per_group + 2) * head_dim]. A
+context parallel rank has two chunks of each sequence: chunks r and 2 cp - 1 - r (zigzag). All ranks make the same random
+tensors. Each rank takes its share, rotates it with the function that Megatron-Core calls, and runs backward with random
+upstream gradients. The results and gradients of all ranks are then gathered, put in order, and compared with those of the
+whole tensors, which each rank also computes alone:
 
     q, k, v and the gradient of QKV   bit for bit
-    the gradient of the angles        if they are learned: a sum over ranks, whose order differs, so within a bound
+    the gradient of learned angles    within a bound, because the sum over ranks has another order
 
-Cases: packed sequences (thd), padded to what 2 cp divides; sequences of one length (sbhd), with the table of all positions;
-and sbhd with the rows of the table cut to those of the rank, as Megatron-Core's models hand it on.
+There are three cases: packed sequences (thd), padded to multiples of 2 cp; sequences of one length (sbhd) with the table of
+all positions; and sbhd with only this rank's rows of the table, as Megatron-Core's models pass it.
 
-Exit status: 0 all is equal, 1 something is not or a rank failed, 2 bad usage. A rank that waits for a dead one gives up.
+Exit status: 0 if all is equal, 1 if something differs or a rank failed, 2 for bad usage. A rank gives up waiting for a
+rank that died.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""A small GPT, trained on packed documents twice from one seed: Q and K are rotated by trope, then by eager PyTorch.
+"""Trains a small GPT on packed documents twice from one seed: once trope rotates q and k, once eager PyTorch does.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/torch_train_packed.py --plot loss.svg
     python3 examples/torch_train_packed.py --device cuda --dtype bfloat16        after `pip install .`
 
-It shows how to use trope.torch.rotate in your own model: q and k are views of the packed projection, which are read
-in place, and cu_seqlens alone says where each document begins; no position ids and no tables are made. The eager way
+It shows how to use trope.torch.rotate in your own model: q and k are views of the packed projection and are
+not copied. cu_seqlens alone tells where each document begins: the model makes no position ids and no tables. The eager way
 gathers rows of cos and sin by the position of each token, as most code does. Both models start from the same weights and
-see the same documents, cut and packed as by train_packed.c, and attention is within a document.
+see the same documents, cut and packed as in train_packed.c. Attention stays within a document.
 
-The losses of the two are printed and, with --plot, drawn. They differ by rounding alone, which training amplifies. Exit
+The losses of the two are printed and, with --plot, drawn. They differ only by rounding, which training amplifies. Exit
 status: 1 if the loss of any step differs by more than BOUNDS has for the dtype, 2 for bad usage.
 """
 

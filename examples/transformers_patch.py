@@ -1,4 +1,4 @@
-"""Tokens a second of Hugging Face models in training, before and after trope.transformers.patch(model), and equal logits.
+"""Measures the training speed of Hugging Face models before and after trope.transformers.patch(model), and compares logits.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/transformers_patch.py
     python3 examples/transformers_patch.py --device cuda --dtype bfloat16 --size small --compile    after `pip install .`
@@ -7,9 +7,9 @@ A Llama and a Qwen2 are made from a config, with random weights; nothing is down
 
  1. The logits of the original model, the patched model, and the model after undo() have the same bits. (The model is not
     compiled: torch.compile fuses eager's operations, and rounds less often.)
- 2. Training steps, forward, backward and AdamW, in this order: half of them unpatched, all of the patched ones, the other
-    half unpatched. So a machine that becomes slower or faster meanwhile favours neither. Each block begins with WARMUP
-    steps that are not timed. The time of a step is the median.
+ 2. Training steps (forward, backward and AdamW) run in this order: half of the unpatched steps, all patched steps, the
+    other half of the unpatched ones. So a machine that becomes slower or faster meanwhile favours neither. Each block
+    begins with WARMUP steps that are not timed. The time of a step is the median.
 
 Exit status: 0, 1 if the logits differ or the patch was not called, 2 bad usage.
 """

@@ -106,7 +106,7 @@ class _Search:
                 self._visit_class(cls)
         for module in model.modules():
             for name, value in (*vars(module).items(), *module._modules.items()):
-                if self._is_held(value):
+                if self._is_rotary(value):
                     raise Error(_HELD % (_name_of(type(module)), name), "model")
         if self._refused:
             hint = "" if not self.found else " (a part of the model that does not use it can be patched: patch(model.part))"
@@ -114,7 +114,7 @@ class _Search:
         if not self.found:
             raise Error("%s calls no rotary function: there is nothing to patch" % _name_of(type(model)), "model")
 
-    def _is_held(self, value):
+    def _is_rotary(self, value):
         """Whether a value is a rotary function: one that is no method of a class, or one of the package kernels."""
         if isinstance(value, _types.FunctionType):
             return "." not in value.__qualname__ and _NAME.search(value.__qualname__)
@@ -122,7 +122,7 @@ class _Search:
 
     def _visit_class(self, cls):
         for name, member in vars(cls).items():
-            if self._is_held(getattr(member, "__func__", member)):
+            if self._is_rotary(getattr(member, "__func__", member)):
                 raise Error(_HELD % (_name_of(cls), name), "model")
         for name, method in _methods_of(vars(cls)):
             if isinstance(method, _types.FunctionType) and not self.visit(method) and _NAME.search(name):
@@ -264,9 +264,9 @@ def _classes_of(functions):
     return [cls for cls in _all_classes() if not cls.__module__.startswith("torch.") and calls_one(cls)]
 
 
-def _hold(fusions):
+def _install(fusions):
     """Installs the fusions that are not installed yet. Returns the installed _Fusion of each."""
-    held = []
+    installed_fusions = []
     for fusion in fusions:
         installed = _fusions.setdefault(fusion.function, fusion)
         if installed.handles and installed.kinds != fusion.kinds:
@@ -276,8 +276,8 @@ def _hold(fusions):
         elif not installed.handles:
             installed.install()
         installed.handles += 1
-        held.append(installed)
-    return held
+        installed_fusions.append(installed)
+    return installed_fusions
 
 
 def _release(fusions):
@@ -419,10 +419,10 @@ def patch(model, fuse_norm=False):
         for rotary in rotaries:
             _patched[rotary.original] = _patched[rotary.replacement] = rotary
             rotary.handles += 1
-        held = _hold(fusions.values())
-    what = ["%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries] + [str(fusion) for fusion in held]
+        installed_fusions = _install(fusions.values())
+    what = ["%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries] + [str(fusion) for fusion in installed_fusions]
     _logger.info("patched %s", "; ".join(what))
-    return Patch(rotaries, held)
+    return Patch(rotaries, installed_fusions)
 
 
 # ---- The command line ----

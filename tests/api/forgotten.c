@@ -222,9 +222,9 @@ static int change(unsigned char *element, size_t size, field_kind kind)
     const int was_zero = !memcmp(element, zero, size);
     const int32_t one = 1;
     const int64_t one_too = 1;
-    const double real = 1.5;
+    const double number = 1.5;
     const void *const pointer = memory;
-    const void *const values[] = {&one, &one_too, &real, &pointer};
+    const void *const values[] = {&one, &one_too, &number, &pointer};
     memcpy(element, was_zero ? values[kind] : zero, size);
     return was_zero;
 }

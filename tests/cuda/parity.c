@@ -217,7 +217,7 @@ typedef struct pick {
  * set the same fields of config_choices. */
 typedef struct kind {
     uint64_t every, rest;
-    int is_usual;
+    int is_typical;
     pick picks[12];
     pick times, sequences; /* indices into the tables `times` and `sequences`; seeds use them one after another */
 } kind;
@@ -226,7 +226,7 @@ static const int32_t times[] = {1, 10, 20, 30, 60, 80, 100, 200, 400, 1000},
                      sequences[] = {0, 31, 32, 33, 62, 63, 300, 961, 991, 992, 1024};
 
 /* clang-format off */
-static const pick usual[] = {
+static const pick typical[] = {
     PICK(SIZE, SIZE_VECTORS), PICK(ELEMENTS, ELEMENTS_ADJACENT), PICK(ROUNDING, TROPE_ROUND_ONCE), PICK(PARTS, 0),
     PICK(AXES, AXES_PARTS), PICK(CP, 0), PICK(POSITIONS, POSITIONS_INDEX), PICK(GRADIENT, GRADIENT_NONE), {0, 0, {0}}};
 
@@ -292,12 +292,12 @@ static config_choices choose_kind(const kind *k, uint64_t seed)
 {
     uint8_t fixed[OPTION_COUNT][2];
     random_state random = {seed};
-    const int common = k->is_usual ? draw_all(usual, &random, fixed) : 0;
+    const int common = k->is_typical ? draw_all(typical, &random, fixed) : 0;
     const int count = common + draw_all(k->picks, &random, fixed + common);
     config_choices choices = config_choose_with(seed, (const uint8_t(*)[2])fixed, count);
     choices.times = times[k->times.values[seed / k->every % k->times.count]];
     choices.sequences = sequences[k->sequences.values[seed / k->every % k->sequences.count]];
-    if (k->is_usual && seed / 128 % 8 == 3) {
+    if (k->is_typical && seed / 128 % 8 == 3) {
         choices.pairs = 136 + (int32_t)(seed / 1024 % 16) * 8;
         choices.times = 1;
     }

@@ -131,9 +131,9 @@ static void operands(input *in)
     trope_qkv qkv = {.struct_size = sizeof qkv};
     int32_t *const numbers[] = {&qkv.layout,   &qkv.order,    &qkv.dtype,      &qkv.q_heads,
                                 &qkv.kv_heads, &qkv.head_dim, &qkv.rotary_dim, &qkv.reserved};
-    static const int32_t usual[] = {TROPE_SBHD, TROPE_QKV_GROUPS, TROPE_BF16, 8, 2, 64, 64, 0};
+    static const int32_t typical[] = {TROPE_SBHD, TROPE_QKV_GROUPS, TROPE_BF16, 8, 2, 64, 64, 0};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        *numbers[i] = take_below(in, 3) ? usual[i] : (int32_t)take_number(in, usual[i]);
+        *numbers[i] = take_below(in, 3) ? typical[i] : (int32_t)take_number(in, typical[i]);
     qkv.batch = take_number(in, 2);
     qkv.tokens = take_number(in, 16);
     void *buffer = make_result(HOME_FIRST, 64);

@@ -154,10 +154,10 @@ def expect(folder, layout, tensors, angles, *options, coefficients=None, padding
     padding       (which tokens are padding, the value of --padding)
     how           other arguments of reference.rotate
     """
-    said = ["--layout", layout] + HALF * ("--pairing" not in options and config is None)
+    common = ["--layout", layout] + HALF * ("--pairing" not in options and config is None)
     has_angles = ANGLES & {name.split(".")[-1] for name in tensors} or config
     result = apply(
-        folder, tensors, *said, *THETA * (not has_angles and "--rope-theta" not in options), *options, config=config
+        folder, tensors, *common, *THETA * (not has_angles and "--rope-theta" not in options), *options, config=config
     )
     assert result.status == 0 and result.out == "", result.err
     assert list(result.tensors) == list(tensors)

@@ -129,12 +129,12 @@ def test_the_model_type_sets_the_order_of_axes(tmp_path):
         ("mine", "sections", {"mrope_interleaved": False}), ("mine", "interleaved", {"mrope_interleaved": True}),
     ):  # fmt: skip
         angles = reference.angles_of(ids.values, frequencies, reference.axes_of_pairs(order, [6, 5, 5]))
-        said = HALF * (model == "mine")
-        expect(tmp_path, "bshd", tensors, angles, *said, config=config(model, **keys))
+        common = HALF * (model == "mine")
+        expect(tmp_path, "bshd", tensors, angles, *common, config=config(model, **keys))
         line = reference.angles_of(np.arange(TOKENS), frequencies)
-        expect(tmp_path, "bshd", {"q": q}, line, *said, config=config(model, **keys))
+        expect(tmp_path, "bshd", {"q": q}, line, *common, config=config(model, **keys))
         words = ["'position_ids'", "4 axes", "position_ids[1:]"]
-        refused(tmp_path, four, words, *said, "--layout", "bshd", config=config(model, **keys))
+        refused(tmp_path, four, words, *common, "--layout", "bshd", config=config(model, **keys))
     expect(tmp_path, "bshd", tensors, angles, *HALF, "--axis-map", "interleaved", config=config("mine"))
     for wrong, options, words in (
         (config("mine"), HALF, ["mrope_interleaved", "missing"]),

@@ -102,7 +102,7 @@ TENSORS = [
 ]  # fmt: skip
 
 
-def said(tensors):
+def common(tensors):
     """All options that a file of these tensors requires."""
     has_angles = {"freqs", "freqs_cis", "cos", "sin", "inv_freq"} & set(tensors)
     layout = "thd" if [len(t.values.shape) for t in tensors.values()][0] == 3 else "sbhd"
@@ -113,7 +113,7 @@ def said(tensors):
     "tensors, words", TENSORS, ids=lambda value: "-".join(value)[:60] if isinstance(value, list) else ""
 )
 def test_tensors_that_are_refused(tmp_path, tensors, words):
-    refused(tmp_path, tensors, ["in.safetensors", *words] if "'" in words[0] else words, *said(tensors))
+    refused(tmp_path, tensors, ["in.safetensors", *words] if "'" in words[0] else words, *common(tensors))
 
 
 # ---- Options ----

@@ -227,16 +227,16 @@ def test_positions_of_packed_sequences_and_ranks(tmp_path):
 def test_positions_outside_of_a_table(tmp_path):
     freqs, ids = tensor("F32", table(4, 8)), np.array([0, 3, 4, 1, -1, 2])
     tensors = {"q": random("F32", 6, 1, 2, 8), "freqs": freqs, "position_ids": tensor("I32", ids)}
-    said = ["--layout", "sbhd", *HALF, "--columns", "half"]
+    common = ["--layout", "sbhd", *HALF, "--columns", "half"]
     values = freqs.values.astype(float)[np.clip(ids, 0, 3)]
     coefficients = reference.of_table(np.cos(values), np.sin(values), "half")
-    expect(tmp_path, "sbhd", tensors, None, *said[4:], "--out-of-range", "clamp", coefficients=coefficients)
+    expect(tmp_path, "sbhd", tensors, None, *common[4:], "--out-of-range", "clamp", coefficients=coefficients)
     poisoned = tuple(np.where((ids < 0) | (ids > 3), np.nan, c.T).T for c in coefficients)
     exact, size = rotate(reference.from_layout(tensors["q"].values, "sbhd"), None, poisoned, {})
-    result = apply(tmp_path, tensors, *said, "--out-of-range", "poison", "--quiet")
+    result = apply(tmp_path, tensors, *common, "--out-of-range", "poison", "--quiet")
     assert result.err.count("\n") == 1 and "NaN" in result.err
     assert_close(result.tensors["q"], reference.to_layout(exact, "sbhd"), np.full((6, 1, 2, 8), 4.0))
-    refused(tmp_path, tensors, ["position_ids", "rows of 'freqs'", "--out-of-range"], *said)
+    refused(tmp_path, tensors, ["position_ids", "rows of 'freqs'", "--out-of-range"], *common)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 8), (5, 0, 3, 8)])

@@ -156,7 +156,7 @@ def test_padding(device):
     packed.update(
         cu_seqlens=torch.tensor([0, 2, 3], device=device), cu_seqlens_padded=torch.tensor([0, 4, 6], device=device)
     )
-    real = torch.tensor([True, True, False, False, True, False], device=device)
+    unpadded = torch.tensor([True, True, False, False, True, False], device=device)
 
     def call(x, weight, padding):
         return trope.torch.rotate(x, norms=trope.Norm(weight, eps=EPS), padding=padding, **packed)
@@ -165,7 +165,7 @@ def test_padding(device):
     freqs = positions[:, None] * torch.tensor(INV_FREQ.inv_freq, device=device, dtype=torch.float64)
     normed = formula(x, weight, freqs, "thd")
     for padding, rest in (("zero", torch.zeros_like(x)), ("copy", x)):
-        wanted, found = torch.where(real[:, None, None], normed, rest), call(x, weight, padding)
+        wanted, found = torch.where(unpadded[:, None, None], normed, rest), call(x, weight, padding)
         torch.testing.assert_close(found, wanted)
         dy = random(*x.shape, device=device, dtype=torch.float64)
         for d, right in zip(*[torch.autograd.grad(y, (x, weight), dy, retain_graph=True) for y in (found, wanted)]):

@@ -113,7 +113,7 @@ static void *add_destination(builder *b, const arrangement *r)
 static int32_t name_layout(builder *b, const int64_t *size, const int64_t *stride)
 {
     const int32_t first = (int32_t)between(b, 0, 3);
-    if (b->v[OPTION_SAID] == SAID_STRIDES || (b->v[OPTION_SAID] == SAID_EACH && once_in(b, 2)))
+    if (b->v[OPTION_GIVEN_BY] == GIVEN_BY_STRIDES || (b->v[OPTION_GIVEN_BY] == GIVEN_BY_EACH && once_in(b, 2)))
         return TROPE_STRIDED;
     for (int32_t i = 0; i < 4; i++) {
         const int32_t layout = TROPE_SBHD + (first + i) % 4;

@@ -95,22 +95,22 @@ static void check_permutation(trope_args *args, const int64_t *first, const int6
         total = first[i] + length[i] > total ? first[i] + length[i] : total;
     int64_t *positions = malloc((size_t)(args->tokens + 1) * sizeof *positions);
     int32_t *sequence_of = malloc((size_t)(args->tokens + 1) * sizeof *sequence_of), wrong = 0;
-    char *held = calloc((size_t)total + 1, 1);
+    char *used = calloc((size_t)total + 1, 1);
     for (args->cp_rank = 0; args->cp_rank < args->cp_size; args->cp_rank++) {
         CHECK_MESSAGE(trope_positions(args, positions, sequence_of) == TROPE_OK, "%s", trope_last_error());
         for (int64_t i = 0; i < args->tokens; i++) {
             const int32_t s = sequence_of[i];
             wrong +=
-                s < 0 || s >= sequences || positions[i] < 0 || positions[i] >= length[s] || held[first[s] + positions[i]]++;
+                s < 0 || s >= sequences || positions[i] < 0 || positions[i] >= length[s] || used[first[s] + positions[i]]++;
         }
     }
     for (int64_t i = 0; i < total; i++)
-        wrong += held[i] != 1;
+        wrong += used[i] != 1;
     CHECK_MESSAGE(wrong == 0, "layout %d, %d ranks, %lld sequences: %d positions are missing, repeated or invalid",
                   args->cp_layout, args->cp_size, (long long)sequences, wrong);
     free(positions);
     free(sequence_of);
-    free(held);
+    free(used);
 }
 
 static void check_permutations(random_state *random)

@@ -76,9 +76,9 @@ static int load_queries(call *mine, const score_block *block, double *queries)
 /* Memory for a step of the ring: score_owner scores the queries with rank `owner`'s keys, which are in device memory. */
 typedef struct ring_room {
     const double *queries;
-    char *host;      /* the K operand of a rank */
-    double *vectors; /* the K heads of its tokens */
-    char *held[2];   /* on the device: the current keys, and the keys being received */
+    char *host;           /* the K operand of a rank */
+    double *vectors;      /* the K heads of its tokens */
+    char *keys_of_hop[2]; /* on the device: the current keys, and the keys being received */
 } ring_room;
 
 static int score_owner(call *mine, const ring_room *room, rank_place owner, const char *keys, score_block *block)
@@ -116,11 +116,11 @@ static int go_round(call *mine, const ring_room *room, score_block *block)
         owner.cp = (mine->s.place.cp + cp - hop) % cp;
         failed = score_owner(mine, room, owner, keys, block);
         watch_phase(r->watch, r->rank, "keys round the ring");
-        const ring_step step = {keys, room->held[hop % 2], mine->bytes - q_bytes, problem_rank(p, next),
+        const ring_step step = {keys, room->keys_of_hop[hop % 2], mine->bytes - q_bytes, problem_rank(p, next),
                                 problem_rank(p, before)};
         if (!failed && hop + 1 < cp)
             failed = r->data->ring(r->data, &step);
-        keys = room->held[hop % 2];
+        keys = room->keys_of_hop[hop % 2];
     }
     return failed;
 }
@@ -135,9 +135,9 @@ static int score_share(call *mine, score_block *block)
     double *queries = rank_malloc(r, (size_t)block->rows * vector);
     ring_room room = {
         .queries = queries, .host = rank_malloc(r, bytes), .vectors = rank_malloc(r, (size_t)s->tokens * vector)};
-    room.held[0] = rank_take(r, bytes);
-    room.held[1] = rank_take(r, bytes);
-    const int failed = !queries || !room.host || !room.vectors || !room.held[0] || !room.held[1] ||
+    room.keys_of_hop[0] = rank_take(r, bytes);
+    room.keys_of_hop[1] = rank_take(r, bytes);
+    const int failed = !queries || !room.host || !room.vectors || !room.keys_of_hop[0] || !room.keys_of_hop[1] ||
                        load_queries(mine, block, queries) || go_round(mine, &room, block);
     free(queries);
     free(room.host);
