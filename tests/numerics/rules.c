@@ -214,8 +214,8 @@ static const refusal refusals[] = {
     {"DeepSeek-V3", AT(beta_fast), REAL, -32, BAD, "beta_fast (-32) must be finite and greater than 0"},
     {"DeepSeek-V3", AT(beta_slow), REAL, 33, BAD, "beta_fast (32) must be at least beta_slow (33)"},
     {"DeepSeek-V3", AT(beta_slow), REAL, NAN, BAD, "beta_slow (nan) must be finite"},
-    {"DeepSeek-V3", AT(mscale), REAL, 0, BAD, "mscale (0) must be given with"},
-    {"DeepSeek-V3", AT(mscale_all_dim), REAL, 0, BAD, "mscale_all_dim (0) must be given with"},
+    {"DeepSeek-V3", AT(mscale), REAL, 0, BAD, "mscale (0) must be given: mscale and"},
+    {"DeepSeek-V3", AT(mscale_all_dim), REAL, 0, BAD, "mscale_all_dim (0) must be given: mscale and"},
     {"DeepSeek-V3", AT(mscale), REAL, -1, BAD, "mscale (-1) must be finite and greater than 0"},
     {"DeepSeek-V3", AT(mscale_all_dim), REAL, INFINITY, BAD, "mscale_all_dim (inf) must be finite"},
     {"DeepSeek-V3", AT(attention_factor), REAL, -1, BAD, "attention_factor (-1) must be finite"},
@@ -298,7 +298,7 @@ static void check_field(int rule, int field)
     check_refused(name, &args, use == 'R' && fields[field].type == POINTER ? TROPE_ERROR_NULL : TROPE_ERROR_ARGUMENT,
                   use == '-'                      ? "does not use it"
                   : fields[field].type == POINTER ? "needs it"
-                                                  : "(0) must be given with");
+                                                  : "must be given with");
     CHECK_MESSAGE(!strcmp(trope_last_error_argument(), name), "%s of rule %d: %s", name, base->rule, trope_last_error());
 }
 
