@@ -11,7 +11,7 @@ class Error(ValueError):
     "TROPE_ERROR_DATA", ...).
     """
 
-    __module__ = "trope"
+    __module__ = __package__
 
     @property
     def argument(self):

@@ -39,7 +39,7 @@ class Norm:
             rank has the same number of heads, in the order of the ranks, and their weights. Only for PyTorch.
     """
 
-    __module__ = "trope"
+    __module__ = __package__
     __slots__ = ("weight", "eps", "plus_one", "scope", "order", "rounding", "process_group")
 
     weight: Any

@@ -10,6 +10,7 @@ from .._abi import COPY
 from .._dropin import check_tables, check_writable, gradients, indices, integer, refuse_gradient
 from .._errors import Error
 from ..torch import _compiles
+from ..torch._namespace import NAMESPACE, add_op_namespace_prefix, operators
 
 # ---- Checks of arguments ----
 
@@ -214,7 +215,7 @@ class _Rotated(torch.autograd.Function):
 # ---- Leaves under torch.compile ----
 
 
-_library = torch.library.Library("trope", "FRAGMENT")
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _library.define(
     "rotate_parts_(bool transposed, Tensor(a!) x, int? dim, int count, int[] heads, int rotated, int head_dim, bool merged,"
     " str layout, str pairing, bool inverse, str angle_columns, str? padding, Tensor cos, Tensor sin, Tensor? cos_k,"
@@ -239,7 +240,7 @@ for _backend in ("CPU", "CUDA"):
     _library.impl("rotate_parts_", _rotate_parts_, _backend)
 
 
-@torch.library.register_fake("trope::rotate_parts_")
+@torch.library.register_fake(add_op_namespace_prefix("rotate_parts_"))
 def _(transposed, x, *rest):
     """The operator for fake tensors: it returns nothing."""
 
@@ -248,7 +249,7 @@ def _write_parts(transposed, parts, call, x):
     """Calls the operator. It takes the whole of x, because Inductor copies views before an operator writes to them, and
     PyTorch 2.11 then has wrong results."""
     options = [call.options[name] for name in _OPTIONS]
-    torch.ops.trope.rotate_parts_(transposed, x, *parts, *options, *call[1:])
+    operators.rotate_parts_(transposed, x, *parts, *options, *call[1:])
 
 
 class _RotatedLeaf(torch.autograd.Function):

@@ -19,6 +19,7 @@ from .._norms import Norm, NormArrays, count_heads, rstd_shape, sums_shape
 from .._options import NormSettings, with_gradients
 from .._spec import DIMS, intern
 from . import _autograd, _formulas, _launch, _ops, _transforms
+from ._namespace import add_op_namespace_prefix, operators
 
 # ---- Norms of modules ----
 
@@ -453,18 +454,18 @@ for _device in ("CPU", "CUDA"):
     _ops._library.impl("rotate_normed_backward", _rotate_normed_backward, _device)
 
 
-@torch.library.register_fake("trope::norm_sums")
+@torch.library.register_fake(add_op_namespace_prefix("norm_sums"))
 def _(backward, srcs, xs, weights, rstds, *rest):
     return _present(_new_sums(_read(rest)[0], srcs))
 
 
-@torch.library.register_fake("trope::rotate_normed")
+@torch.library.register_fake(add_op_namespace_prefix("rotate_normed"))
 def _(tensors, weights, token_sums, writes_rstd, *rest):
     rstds = _new_rstds(_read(rest)[0], tensors) if writes_rstd else []
     return _present([torch.empty_like(x) for x in tensors], rstds)
 
 
-@torch.library.register_fake("trope::rotate_normed_backward")
+@torch.library.register_fake(add_op_namespace_prefix("rotate_normed_backward"))
 def _(dys, xs, weights, rstds, token_sums, *rest):
     spec, side = _read(rest[3:])
     return _present(*_new_gradients(side, dys, _expand(_have_weights(spec), weights), *rest[:3]))
@@ -475,21 +476,21 @@ class Operators:
 
     @staticmethod
     def sums(backward, spec, side, srcs, xs, weights, rstds):
-        sums = torch.ops.trope.norm_sums(
+        sums = operators.norm_sums(
             backward, srcs, xs, _present(weights), _present(rstds), *_arguments(side, spec)
         )  # fmt: skip
         return _expand(_have_sums(spec), sums)
 
     @staticmethod
     def rotate(spec, side, tensors, weights, sums, writes_rstd):
-        arrays = torch.ops.trope.rotate_normed(
+        arrays = operators.rotate_normed(
             tensors, _present(weights), _present(sums), writes_rstd, *_arguments(side, spec)
         )  # fmt: skip
         return arrays[: len(tensors)], _expand(_have_rstds(spec), arrays[len(tensors) :])
 
     @staticmethod
     def gradients(spec, side, dys, xs, weights, rstds, sums, *wants):
-        arrays = torch.ops.trope.rotate_normed_backward(
+        arrays = operators.rotate_normed_backward(
             dys, xs, _present(weights), _present(rstds), _present(sums), *wants, *_arguments(side, spec)
         )  # fmt: skip
         wants_freqs, wants_tensors, wants_weights = wants
@@ -547,9 +548,13 @@ def _after_norms(spec, d_freqs):
     return (None,) * _COUNT + (d_freqs, *_ops.no_gradients_beside(spec))
 
 
-torch.library.register_autograd("trope::rotate_normed", _backward_rotate_normed, setup_context=_save_rotate_normed)
 torch.library.register_autograd(
-    "trope::rotate_normed_backward", _backward_rotate_normed_backward, setup_context=_save_rotate_normed_backward
+    add_op_namespace_prefix("rotate_normed"), _backward_rotate_normed, setup_context=_save_rotate_normed
+)
+torch.library.register_autograd(
+    add_op_namespace_prefix("rotate_normed_backward"),
+    _backward_rotate_normed_backward,
+    setup_context=_save_rotate_normed_backward,
 )
 
 # ---- The functions that trope.torch.rotate calls ----

@@ -10,6 +10,7 @@ from .._spec import find_columns, make_spec
 from ..frequencies import Frequencies
 from . import _formulas, _launch
 from ._autograd import NoThird
+from ._namespace import NAMESPACE, add_op_namespace_prefix, operators
 
 SIDE = ARRAYS.index("status")  # the number of arrays before status, which an operator without side effects cannot write
 _SCHEMA = ", ".join("%s %s" % (TABLE[name].type, TABLE[name].per_tensor or name) for name in (*ARRAYS[:SIDE], *SETTINGS))
@@ -57,7 +58,7 @@ def _arguments(side, spec):
     return [*side[:SIDE], *options_of(spec)]
 
 
-_library = torch.library.Library("trope", "DEF")  # a call costs less than with torch.library.custom_op
+_library = torch.library.Library(NAMESPACE, "DEF")  # a call costs less than with torch.library.custom_op
 _library.define("rotate(bool transposed, Tensor[] tensors, %s) -> Tensor[]" % _SCHEMA)
 _library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s) -> Tensor" % _SCHEMA)
 
@@ -83,13 +84,13 @@ for _device in ("CPU", "CUDA"):
     _library.impl("angle_gradient", _angle_gradient, _device)
 
 
-@torch.library.register_fake("trope::rotate")
+@torch.library.register_fake(add_op_namespace_prefix("rotate"))
 def _(transposed, tensors, *rest):
     spec = _spec_of(rest[SIDE:])
     return [_launch.new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
 
 
-@torch.library.register_fake("trope::angle_gradient")
+@torch.library.register_fake(add_op_namespace_prefix("angle_gradient"))
 def _(dys, xs, *rest):
     side = _side_of(rest)
     table = side.freqs if side.freqs is not None else side.cos
@@ -102,7 +103,7 @@ class Operators:
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
-        return torch.ops.trope.rotate(transposed, tensors, *_arguments(side, spec))
+        return operators.rotate(transposed, tensors, *_arguments(side, spec))
 
     @staticmethod
     def scale(spec, g, side, tensors):
@@ -110,7 +111,7 @@ class Operators:
 
     @staticmethod
     def angle_gradient(spec, side, dys, xs):
-        return torch.ops.trope.angle_gradient(dys, xs, *_arguments(side, spec))
+        return operators.angle_gradient(dys, xs, *_arguments(side, spec))
 
 
 def no_gradients_beside(spec):
@@ -154,5 +155,7 @@ def _backward_angle_gradient(ctx, g):
     return (d_dys, d_xs, d_freqs) + no_gradients_beside(ctx.spec)
 
 
-torch.library.register_autograd("trope::rotate", _backward_rotate, setup_context=_save_rotate)
-torch.library.register_autograd("trope::angle_gradient", _backward_angle_gradient, setup_context=_save_angle_gradient)
+torch.library.register_autograd(add_op_namespace_prefix("rotate"), _backward_rotate, setup_context=_save_rotate)
+torch.library.register_autograd(
+    add_op_namespace_prefix("angle_gradient"), _backward_angle_gradient, setup_context=_save_angle_gradient
+)
