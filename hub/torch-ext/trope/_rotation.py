@@ -1,0 +1,90 @@
+"""The rotation that all layers make: the shapes and dtypes that transformers passes, in one call of trope.torch.rotate."""
+
+import torch
+
+from ._trope import Error
+from ._trope import torch as rotations
+
+_LAYOUTS = {1: "bhsd", -3: "bhsd", 2: "bshd", -2: "bshd"}  # by unsqueeze_dim, for tables of 3 dimensions
+
+
+def _check_tensors(tensors, tables, unsqueeze_dim):
+    """Checks what rotate does not: it reads row p of a table for token p, and would ignore rows after the last token."""
+    for name, x in {**tensors, **tables}.items():
+        if not isinstance(x, torch.Tensor):
+            raise Error("%s must be a torch tensor, not %s" % (name, type(x).__name__), name)
+        dims = 4 if name in tensors else 3
+        if x.dim() != dims:
+            raise Error("%s has shape %s, and must have %d dimensions" % (name, list(x.shape), dims), name)
+    if type(unsqueeze_dim) is not int or unsqueeze_dim not in _LAYOUTS:
+        message = "unsqueeze_dim must be 1 or -3 (heads before tokens), or 2 or -2 (tokens before heads), not %r"
+        raise Error(message % (unsqueeze_dim,), "unsqueeze_dim")
+    first = next(iter(tensors))
+    layout, cos, sin, q = _LAYOUTS[unsqueeze_dim], tables["cos"], tables["sin"], tensors[first]
+    if sin.shape != cos.shape or sin.dtype != cos.dtype:
+        given = list(sin.shape), sin.dtype, list(cos.shape), cos.dtype
+        raise Error("sin is %s %s, and cos is %s %s: they must be alike" % given, "sin")
+    for name, x in tensors.items():
+        tokens = x.shape[layout.index("s")]
+        if tokens != cos.shape[1]:
+            message = "%s has %d tokens (unsqueeze_dim is %d), and cos has %d rows"
+            raise Error(message % (name, tokens, unsqueeze_dim, cos.shape[1]), name)
+        if x.dtype != q.dtype:
+            raise Error("%s is %s, and %s is %s" % (name, x.dtype, first, q.dtype), name)
+    return layout
+
+
+def _find_rounding(q, name, cos, upcasts):
+    """Returns the rounding that has the bits of eager PyTorch, with results in the dtype of q."""
+    if cos.dtype != q.dtype and cos.dtype != torch.float32 and q.dtype != torch.float32:
+        message = "cos is %s, and %s is %s: the tables must have the same dtype, or one of the two must be float32"
+        raise Error(message % (cos.dtype, name, q.dtype), "cos")
+    return "native_f32" if upcasts or (q.dtype.itemsize == 2 and cos.dtype == torch.float32) else "native"
+
+
+def _take_columns(tables, columns, head_dim, may_be_part):
+    """Returns (cos, sin, angle_columns, the number of elements of a head that rotate)."""
+    cos, sin = tables["cos"], tables["sin"]
+    width = cos.shape[2]
+    if not may_be_part and columns == "half" and 2 * width == head_dim:  # gpt-oss
+        return cos, sin, "pair", head_dim
+    if width < 2 or width % 2 or width > head_dim or (width < head_dim and not may_be_part):
+        rule = "an even number up to %d" % head_dim if may_be_part else "%d, one for each element of a head" % head_dim
+        if not may_be_part and columns == "half":
+            rule += ", or %d, one for each pair" % (head_dim // 2)
+        raise Error("cos has %d columns, and must have %s" % (width, rule), "cos")
+    if columns == "first half":
+        return cos[..., : width // 2], sin[..., : width // 2], "pair", width
+    return cos, sin, columns, width
+
+
+def turn(tensors, cos, sin, unsqueeze_dim, pairing, columns, may_be_part=False, upcasts=False, norms=None):
+    """Returns a tuple of new tensors.
+
+    tensors: {name: tensor}; errors have these names
+    columns: "half" or "interleaved", one for each element of a head in this order; "first half": as "half", but the second
+        half is not read
+    may_be_part: whether the tables may cover only the first elements of a head
+    upcasts: whether eager casts to float32 before it multiplies
+    norms: (name, norm) of each tensor
+    """
+    tables = {"cos": cos, "sin": sin}
+    layout = _check_tensors(tensors, tables, unsqueeze_dim)
+    first, q = next(iter(tensors.items()))
+    rounding = _find_rounding(q, first, cos, upcasts)
+    cos, sin, angle_columns, width = _take_columns(tables, columns, q.shape[3], may_be_part)
+    if sin.stride() != cos.stride():
+        cos, sin = cos.contiguous(), sin.contiguous()
+    names = {"tensors[%d]" % i: name for i, name in enumerate(tensors)}
+    options = {}
+    if norms is not None:
+        options["norms"] = [norm for _, norm in norms]
+        names.update({"norms[%d]" % i: name for i, (name, _) in enumerate(norms)})
+    try:
+        results = rotations.rotate(
+            *tensors.values(), layout=layout, pairing=pairing, cos=cos, sin=sin, angle_columns=angle_columns, rounding=rounding,
+            rotary_dim=width, **options
+        )  # fmt: skip
+    except Error as error:
+        raise error.renamed(names) from None
+    return results if len(tensors) > 1 else (results,)
