@@ -1,5 +1,8 @@
 """The rotation that all layers make: the shapes and dtypes that transformers passes, in one call of trope.torch.rotate."""
 
+import functools
+import itertools
+
 import torch
 
 from ._trope import Error
@@ -42,17 +45,16 @@ def _find_rounding(q, name, cos, upcasts):
     return "native_f32" if upcasts or (q.dtype.itemsize == 2 and cos.dtype == torch.float32) else "native"
 
 
-def _take_columns(tables, columns, head_dim, may_be_part):
+def _take_columns(tensors, tables, columns, may_be_part):
     """Returns (cos, sin, angle_columns, the number of elements of a head that rotate)."""
     cos, sin = tables["cos"], tables["sin"]
-    width = cos.shape[2]
-    if not may_be_part and columns == "half" and 2 * width == head_dim:  # gpt-oss
-        return cos, sin, "pair", head_dim
-    if width < 2 or width % 2 or width > head_dim or (width < head_dim and not may_be_part):
-        rule = "an even number up to %d" % head_dim if may_be_part else "%d, one for each element of a head" % head_dim
-        if not may_be_part and columns == "half":
-            rule += ", or %d, one for each pair" % (head_dim // 2)
-        raise Error("cos has %d columns, and must have %s" % (width, rule), "cos")
+    width, first = cos.shape[2], next(iter(tensors))
+    for name, x in tensors.items():
+        head_dim = x.shape[3]
+        if width < 2 or width % 2 or width > head_dim or (width < head_dim and not may_be_part):
+            rule = "an even number up to %d" % head_dim if may_be_part else "%d" % head_dim
+            message = "cos has %d columns, and must have %s, for %s with %d elements in a head"
+            raise Error(message % (width, rule, name, head_dim), "cos" if name == first else name)
     if columns == "first half":
         return cos[..., : width // 2], sin[..., : width // 2], "pair", width
     return cos, sin, columns, width
@@ -72,7 +74,7 @@ def turn(tensors, cos, sin, unsqueeze_dim, pairing, columns, may_be_part=False, 
     layout = _check_tensors(tensors, tables, unsqueeze_dim)
     first, q = next(iter(tensors.items()))
     rounding = _find_rounding(q, first, cos, upcasts)
-    cos, sin, angle_columns, width = _take_columns(tables, columns, q.shape[3], may_be_part)
+    cos, sin, angle_columns, width = _take_columns(tensors, tables, columns, may_be_part)
     if sin.stride() != cos.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
     names = {"tensors[%d]" % i: name for i, name in enumerate(tensors)}
@@ -88,3 +90,46 @@ def turn(tensors, cos, sin, unsqueeze_dim, pairing, columns, may_be_part=False, 
     except Error as error:
         raise error.renamed(names) from None
     return results if len(tensors) > 1 else (results,)
+
+
+# ---- The function that a layer replaces ----
+
+
+def check_replaced(cls, layer):
+    """Refuses to replace the forward of class `cls`, unless it does the same as that of the layer.
+
+    kernelize replaces every function that transformers calls rotary_pos_emb, and they differ: nanochat's rotates in the other
+    direction, and ModernBERT's casts to float32.
+    """
+    if cls is not layer and not _is_same(cls, layer):
+        message = "self: %s does something else than the %s that it replaces: kernelize this model with another layer, or with none"
+        raise Error(message % (layer.__name__, getattr(cls, "kernel_layer_name", cls.__name__)), "self")
+
+
+@torch.compiler.assume_constant_result  # runs while torch.compile traces, and is not part of the compiled code
+def _is_same(cls, layer):
+    return _compare(cls, layer)
+
+
+def _results(cls, call):
+    """Returns the results of a class for a call, or None if it refuses the call."""
+    try:
+        return cls().forward(*call)
+    except Exception:
+        return None
+
+
+@functools.lru_cache(maxsize=None)
+def _compare(cls, layer):
+    """Whether two classes have the same bits, and refuse the same tables, for small random tensors on the CPU."""
+    generator, compared = torch.Generator().manual_seed(7), []
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for columns, dtype in itertools.product((16, 32), (torch.float32, torch.bfloat16)):
+            shapes = (2, 3, 5, 32), (2, 1, 5, 32), (2, 5, columns), (2, 5, columns)
+            call = [torch.randn(shape, generator=generator, device="cpu").to(dtype) for shape in shapes]
+            ours, theirs = _results(layer, call), _results(cls, call)
+            if ours is None or theirs is None:
+                compared += [False] if ours is not theirs else []
+            else:
+                compared += [x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(ours, theirs)]
+    return bool(compared) and all(compared)

@@ -1,12 +1,15 @@
 """Layers for kernelize: the rotary functions of transformers, forward and backward, with the bits of eager PyTorch.
 
+kernelize(model) replaces what transformers calls "rotary_pos_emb" by one of them, in all models of the same classes. Layers
+for functions without this name can only be called.
+
 They take q and k of 4 dimensions and tables cos and sin [batch or 1, tokens, columns], as transformers makes them. Results
 have the dtype of q and k. A layer raises trope's Error, which names the argument, for everything that it cannot do.
 """
 
 import torch
 
-from ._rotation import turn
+from ._rotation import check_replaced, turn
 
 
 class RotaryPosEmb(torch.nn.Module):
@@ -16,6 +19,7 @@ class RotaryPosEmb(torch.nn.Module):
     can_torch_compile: bool = True
 
     def forward(self, q, k, cos, sin, unsqueeze_dim=1):
+        check_replaced(type(self), RotaryPosEmb)
         return turn({"q": q, "k": k}, cos, sin, unsqueeze_dim, "half", "half")
 
 
@@ -26,6 +30,7 @@ class RotaryPosEmbUpcast(torch.nn.Module):
     can_torch_compile: bool = True
 
     def forward(self, q, k, cos, sin, unsqueeze_dim=1):
+        check_replaced(type(self), RotaryPosEmbUpcast)
         return turn({"q": q, "k": k}, cos, sin, unsqueeze_dim, "half", "half", upcasts=True)
 
 
@@ -36,6 +41,7 @@ class RotaryPosEmbPartial(torch.nn.Module):
     can_torch_compile: bool = True
 
     def forward(self, q, k, cos, sin, unsqueeze_dim=1):
+        check_replaced(type(self), RotaryPosEmbPartial)
         return turn({"q": q, "k": k}, cos, sin, unsqueeze_dim, "half", "half", may_be_part=True)
 
 
@@ -47,6 +53,7 @@ class RotaryPosEmbInterleaved(torch.nn.Module):
     can_torch_compile: bool = True
 
     def forward(self, q, k, cos, sin, unsqueeze_dim=1):
+        check_replaced(type(self), RotaryPosEmbInterleaved)
         return turn({"q": q, "k": k}, cos, sin, unsqueeze_dim, "interleaved", "first half", may_be_part=True)
 
 
@@ -57,6 +64,7 @@ class RotaryPosEmbInterleavedUpcast(torch.nn.Module):
     can_torch_compile: bool = True
 
     def forward(self, q, k, cos, sin, unsqueeze_dim=1):
+        check_replaced(type(self), RotaryPosEmbInterleavedUpcast)
         return turn({"q": q, "k": k}, cos, sin, unsqueeze_dim, "interleaved", "interleaved", upcasts=True)
 
 
