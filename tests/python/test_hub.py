@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -233,6 +234,26 @@ def test_other_functions_of_the_same_name_are_refused(kernel, variant):
             else:
                 with pytest.raises(kernel.Error, match="another layer"):
                     function(*call)
+
+
+def test_the_program_of_the_documentation(variant, calls, tmp_path, monkeypatch):
+    """docs/python.md registers the layer for all models."""
+    text = ROOT.joinpath("docs", "python.md").read_text()
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "import kernels" in block]
+    tmp_path.joinpath("dist").mkdir()
+    tmp_path.joinpath("dist", "hub").symlink_to(variant)
+    monkeypatch.chdir(tmp_path)
+    model, inputs, names = family("qwen3"), words(), {}
+    eager = model(**inputs).logits
+    with kernels.use_kernel_mapping({}, inherit_mapping=False):
+        exec(block, names)
+        kernels.kernelize(model, mode=names["mode"])
+        model(**inputs)
+        calls.clear()
+        assert torch.equal(model(**inputs).logits, eager) and calls == ["forward"] * 2
+    with kernels.use_kernel_mapping({}, inherit_mapping=False):
+        kernels.kernelize(model, mode=names["mode"])
+    assert torch.equal(model(**inputs).logits, eager) and calls == ["forward"] * 2
 
 
 # ---- Layers by call ----
