@@ -30,6 +30,7 @@ import trope  # noqa: E402
 import trope.torch  # noqa: E402
 from checks import check, device, random  # noqa: E402, F401 (device is a fixture)
 from kernels import _rust  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -305,21 +306,27 @@ def test_layers_have_the_bits_of_eager(layer, name, part, dtype, device, kernel,
 
 
 @pytest.mark.parametrize("layer, name, part", FORMS, ids=[name for _, name, _ in FORMS])
-def test_compiled_layers_have_no_graph_break(layer, name, part, kernel, calls):
+def test_compiled_layers_have_no_graph_break_and_take_any_length(layer, name, part, kernel, calls):
     torch._dynamo.reset()
     instance, count = getattr(kernel.layers, layer)(), 1 if layer == "RotaryPosEmbSingle" else 2
-    cos, sin = (random(2, 5, int(32 * part)) for _ in range(2))
-    tensors = [random(2, 4, 5, 32, grad=True) for _ in range(count)]
+    backend = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(instance, fullgraph=True, dynamic=True, backend=backend)
+    frames = []
+    for tokens in (5, 7):
+        cos, sin = (random(2, tokens, int(32 * part)) for _ in range(2))
+        tensors = [random(2, 4, tokens, 32, grad=True) for _ in range(count)]
 
-    def run(layer):
-        results = layer(*tensors, cos, sin)
-        results = [results] if count == 1 else results
-        return [*results, *torch.autograd.grad([(y * y).sum() for y in results], tensors)]
+        def run(layer):
+            results = layer(*tensors, cos, sin)
+            results = [results] if count == 1 else results
+            return [*results, *torch.autograd.grad([(y * y).sum() for y in results], tensors)]
 
-    eager, compiled = run(instance), torch.compile(instance, fullgraph=True, backend="aot_eager")
-    run(compiled)
-    calls.clear()
-    assert all(map(torch.equal, run(compiled), eager)) and calls == ["forward", "backward"]
+        eager = run(instance)
+        run(compiled)
+        calls.clear()
+        assert all(map(torch.equal, run(compiled), eager)) and calls == ["forward", "backward"]
+        frames.append(backend.frame_count)
+    assert 0 < frames[0] == frames[1]  # the second length has compiled nothing
     torch._dynamo.reset()
 
 

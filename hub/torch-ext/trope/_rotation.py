@@ -122,7 +122,7 @@ def _results(cls, call):
 @functools.lru_cache(maxsize=None)
 def _compare(cls, layer):
     """Whether two classes have the same bits, and refuse the same tables, for small random tensors on the CPU."""
-    generator, compared = torch.Generator().manual_seed(7), []
+    generator, compared = torch.Generator("cpu").manual_seed(7), []
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         for columns, dtype in itertools.product((16, 32), (torch.float32, torch.bfloat16)):
             shapes = (2, 3, 5, 32), (2, 1, 5, 32), (2, 5, columns), (2, 5, columns)
