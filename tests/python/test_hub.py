@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tomllib", reason="hub/make.py needs Python 3.11")
 kernels = pytest.importorskip("kernels")
 hf = pytest.importorskip("transformers", minversion="5")
+from transformers.integrations import hub_kernels  # noqa: E402
 from transformers.utils import import_utils  # noqa: E402
 
 if not import_utils.is_kernels_available():
@@ -102,20 +103,20 @@ def mapping(variant, layer="RotaryPosEmb"):
     return {"rotary_pos_emb": {"cpu": {TRAINING: repository}}}
 
 
+def kernelize(model, mapping, mode=TRAINING):
+    """Replaces what is in the mapping, and restores the rest. It is an error if a layer does not suit the mode."""
+    with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
+        kernels.kernelize(model, mode=mode, device="cpu", use_fallback=kernels.KernelizeFallback.NO_LAYER)
+
+
 @contextlib.contextmanager
-def kernelized(model, variant, layer="RotaryPosEmb", mode=TRAINING):
-    """A context in which a layer replaces the rotary function of a model. It is an error if the layer does not suit the mode.
-    Norms and others have no layer, and stay."""
-
-    def kernelize(mapping):
-        with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
-            kernels.kernelize(model, mode=mode, device="cpu", use_fallback=kernels.KernelizeFallback.NO_LAYER)
-
-    kernelize(mapping(variant, layer))
+def kernelized(model, variant, mode=TRAINING):
+    """A context in which RotaryPosEmb replaces the rotary function of a model. Norms and others stay."""
+    kernelize(model, mapping(variant), mode)
     try:
         yield
     finally:
-        kernelize({})
+        kernelize(model, {})
 
 
 # ---- Models ----
@@ -192,6 +193,28 @@ def test_other_modes_take_the_layer_for_training(mode, variant, calls):
     assert calls == ["forward"] * 2
 
 
+def test_kernelize_of_transformers(variant, calls):
+    """transformers reads mode and device from the model."""
+    model, inputs = family("gemma3"), words()
+    eager = model(**inputs).logits
+    try:
+        with kernels.use_kernel_mapping(mapping(variant), inherit_mapping=False):
+            hub_kernels.kernelize(model)
+        model(**inputs)
+        calls.clear()
+        assert torch.equal(model(**inputs).logits, eager) and calls == ["forward"] * 2 and model.use_kernels
+    finally:
+        kernelize(model, {})
+
+
+def test_a_derived_class_is_not_compared_with_itself(kernel, calls):
+    class Derived(kernel.layers.RotaryPosEmb):
+        pass
+
+    call = [random(2, 4, 5, 16), random(2, 2, 5, 16), random(2, 5, 16), random(2, 5, 16)]
+    assert all(map(torch.equal, Derived()(*call), kernel.layers.RotaryPosEmb()(*call))) and calls == ["forward"] * 2
+
+
 def test_autocast(variant):
     """q is bf16, and the tables are float32. The next product rounds eager's result to what the layer returns."""
     model, inputs, weights = family("llama"), words(), torch.randn(2, 11, 64)
@@ -252,8 +275,7 @@ def test_the_program_of_the_documentation(variant, calls, tmp_path, monkeypatch)
         model(**inputs)
         calls.clear()
         assert torch.equal(model(**inputs).logits, eager) and calls == ["forward"] * 2
-    with kernels.use_kernel_mapping({}, inherit_mapping=False):
-        kernels.kernelize(model, mode=names["mode"])
+    kernelize(model, {})
     assert torch.equal(model(**inputs).logits, eager) and calls == ["forward"] * 2
 
 
@@ -346,6 +368,21 @@ def test_tables_of_another_dtype(name, q_dtype, table_dtype, kernel):
     )
 
 
+@pytest.mark.parametrize("table_dtype", [F32, torch.float64])
+def test_float64(table_dtype, kernel):
+    """Finite differences need it. The layers that cast to float32 refuse it."""
+    cos, sin = (random(2, 5, 32, dtype=table_dtype) for _ in range(2))
+    tensors = [random(2, 4, 5, 32, dtype=torch.float64), random(2, 3, 5, 32, dtype=torch.float64)]
+    function = modeling("llama").apply_rotary_pos_emb
+    check(
+        lambda q, k: kernel.layers.RotaryPosEmb()(q, k, cos, sin), tensors, lambda q, k: function(q, k, cos, sin), bits=True
+    )
+    for layer in (kernel.layers.RotaryPosEmbUpcast(), kernel.layers.RotaryPosEmbInterleavedUpcast()):
+        with pytest.raises(kernel.Error, match="q is torch.float64") as caught:
+            layer(*tensors, cos, sin)
+        assert caught.value.argument == "q"
+
+
 def make_norms(name):
     """The modules of q and k of a model, and how eager applies them to [batch, heads, tokens, head_dim]."""
     cls = {"qwen3": "Qwen3RMSNorm", "gemma3": "Gemma3RMSNorm", "olmo2": "Olmo2RMSNorm"}[name]
@@ -407,7 +444,8 @@ REFUSED = [
     ("q", dict(q=None), "q must be a torch tensor, not NoneType"),
     ("k", dict(k=K.numpy()), "k must be a torch tensor, not ndarray"),
     ("k", dict(k=K[:, :, :4]), "k has 4 tokens .* cos has 5 rows"),
-    ("k", dict(k=K.to(BF16)), "k is torch.bfloat16, and q is torch.float32"),
+    ("k", dict(k=K.to(BF16)), "k has dtype bfloat16"),
+    ("cos", dict(cos=TABLE.double(), sin=TABLE.double()), "cos"),
     ("k", dict(k=K[..., :8]), "for k with 8 elements in a head"),
     ("k", dict(k=K[:1]), "k has shape .* with batch 1"),
     ("q", dict(unsqueeze_dim=2), "q has 4 tokens .unsqueeze_dim is 2., and cos has 5 rows"),
