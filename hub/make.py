@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Makes a folder that the package kernels loads, with one build variant of the kernel trope:
 
-    hub/make.py build/libtrope.so dist/hub                            for the CPU
-    hub/make.py build/libtrope.so dist/hub --cuda 13.0 --archs 9.0    for the CPU and CUDA, if the library supports both
+    hub/make.py build/libtrope.so dist/hub                            the variant for a PyTorch without CUDA
+    hub/make.py build/libtrope.so dist/hub --cuda 13.0 --archs 9.0    the variant for a PyTorch with CUDA 13, beside it
 
 The result is dist/hub/build/VARIANT, with metadata.json, __init__.py, layers.py, a copy of the Python package, and the library.
 It needs nothing else of this repository, and can be moved. kernels.get_local_kernel("dist/hub") loads the variant that fits
-PyTorch: the CPU's for a PyTorch without CUDA, and CUDA's for a PyTorch of the same major version of CUDA.
+PyTorch. The variant for CUDA runs on the CPU, too.
 
-Needs Python 3.11 or later.
+This script needs Python 3.11 or later.
 """
 
 import argparse
