@@ -26,11 +26,10 @@ import tomllib
 
 HUB = pathlib.Path(__file__).resolve().parent
 ROOT = HUB.parent
-# The modules of python/trope that trope.torch imports, and those that they import.
-MODULES = """
-    __init__ _abi _arrays _config _config_keys _errors _models _norms _options _plan _spec _values frequencies
-    torch/__init__ torch/_autograd torch/_distributed torch/_formulas torch/_launch torch/_modules torch/_namespace torch/_norms
-    torch/_ops torch/_transforms
+# The parts of python/trope that trope.torch does not import. Most of them are for other libraries.
+LEFT_OUT = """
+    __main__.py _apply _dropin.py _fused_norms.py _recipes.py apex.py flash_attn liger.py megatron transformer_engine.py
+    transformers.py py.typed *.so __pycache__
 """
 # The library uses no symbol of PyTorch, so it fits every version that trope.torch supports, which is 2.4 or later.
 FRAMEWORK = "torch-stable-abi24"
@@ -72,9 +71,7 @@ def make(library, folder, cuda=None, archs=()):
     if variant.exists():
         shutil.rmtree(variant)
     shutil.copytree(HUB / "torch-ext" / general["name"], variant, ignore=shutil.ignore_patterns("__pycache__"))
-    variant.joinpath("_trope", "torch").mkdir(parents=True)
-    for module in MODULES.split():
-        shutil.copyfile(ROOT / "python" / "trope" / (module + ".py"), variant / "_trope" / (module + ".py"))
+    shutil.copytree(ROOT / "python" / "trope", variant / "_trope", ignore=shutil.ignore_patterns(*LEFT_OUT.split()))
     shutil.copyfile(library, variant / "_trope" / "libtrope.so")
     shutil.copyfile(ROOT / "LICENSE", variant / "LICENSE")
 

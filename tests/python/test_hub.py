@@ -86,7 +86,11 @@ def kernel(folder):
         context.delenv("TROPE_LIBRARY", raising=False)
         loaded = kernels.get_local_kernel(folder, backend="cpu")
     assert pathlib.Path(loaded._trope._abi.lib._name).is_relative_to(folder)
-    loaded.counted = loaded._trope._plan.lib = Counted(loaded._trope._plan.lib)
+    lib = loaded._trope._abi.lib
+    loaded.counted = Counted(lib)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(loaded.__name__ + ".") and vars(module).get("lib") is lib:
+            module.lib = loaded.counted
     return loaded
 
 
