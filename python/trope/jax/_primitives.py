@@ -49,6 +49,25 @@ class _Launch(HiPrim):
             return unfold(results), (0,) * len(results)
         return _map(type(self), self.call, flat, dims)
 
+    def jvp(self, primals, tangents):
+        """jax.checkpoint calls this instead of vjp_fwd. The derivative is the same, so forward mode stays unsupported."""
+        wanted = tuple(not isinstance(t, Zero) for t in tangents)
+
+        def merge(flat):
+            rest = iter(flat)
+            return [next(rest) if is_wanted else x for x, is_wanted in zip(primals, wanted)]
+
+        @jax.custom_vjp
+        def call(*flat):
+            return self(*merge(flat))
+
+        def backward(saved, grads):
+            return tuple(d for d, is_wanted in zip(self.vjp_bwd_retval(saved, grads), wanted) if is_wanted)
+
+        call.defvjp(lambda *flat: self.vjp_fwd(wanted, *merge(flat)), backward)
+        pick = [tuple(x for x, is_wanted in zip(given, wanted) if is_wanted) for given in (primals, tangents)]
+        return jax.jvp(call, *pick)
+
     def _split(self, grads):
         """Returns the Results of upstream gradients. None is 0."""
         return results_of(self.call, [None if isinstance(grad, Zero) else grad for grad in grads])
