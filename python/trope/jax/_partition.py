@@ -155,27 +155,26 @@ class Factors:
 
     # ---- Shardy's rule ----
 
-    def rule(self, arguments, results):
-        """Returns the text of the rule, and its keyword arguments. `arguments` and `results`: the shapes."""
-        fixed, sizes = [], {}
+    def rule(self):
+        """Returns the text of the rule, and its keyword arguments."""
+        whole, sizes = [], {}  # `whole`: the factors that are not split, in the order in which they occur
 
-        def word(factor, size):
+        def word(factor):
             if factor is None:
-                fixed.append("r%d" % len(fixed))
-                return fixed[-1]
+                whole.append("r%d" % len(whole))
+                return whole[-1]
             if isinstance(factor, tuple):
-                inner = "i" + factor[1]
-                sizes[inner] = self.sizes[factor[1]]
-                return "(%s %s)" % (factor[0], inner)
+                outer, inner = factor[0], "i" + factor[1]
+                if inner not in sizes:
+                    whole.append(inner)
+                    sizes[inner] = self.sizes[factor[1]]
+                return "(%s %s)" % (outer, inner)
             return factor
 
-        def text(factors, shapes):
-            return ", ".join(
-                " ".join(word(factor, size) for factor, size in zip(one, shape)) for one, shape in zip(factors, shapes)
-            )
+        def text(factors):
+            return ", ".join(" ".join(map(word, one)) for one in flatten_factors(factors))
 
-        rule = "%s -> %s" % (text(flatten_factors(self.arguments), arguments), text(flatten_factors(self.results), results))
-        return rule, dict(need_replication_factors=tuple(fixed) + tuple(sizes), **sizes)
+        return "%s -> %s" % (text(self.arguments), text(self.results)), dict(need_replication_factors=tuple(whole), **sizes)
 
 
 def flatten_factors(factors):
@@ -225,7 +224,7 @@ def _make_partitioned(call, count):
 
     def rule(mesh, argument_types, result_types):
         arguments = [jax.ShapeDtypeStruct(tuple(t.shape), jax.numpy.float32) for t in argument_types]
-        return Factors(call, arguments).rule([x.shape for x in arguments], [tuple(t.shape) for t in result_types])
+        return Factors(call, arguments).rule()
 
     function.def_partition(partition=partition, sharding_rule=rule)
     return function
