@@ -47,8 +47,9 @@ typedef struct trope_buffer {
     int64_t bytes;
 } trope_buffer;
 
-/* Validates that each array and struct of the call begins at the base of one of the buffers and ends where the buffer ends.
- * It validates this for callers whose numbers are not trusted. Layouts must have been expanded. */
+/* For callers whose numbers are not trusted: validates that each array and struct of the call begins at the base of one of
+ * the buffers and ends where the buffer ends, and that each tensor has as many elements as its buffer. Layouts must have
+ * been expanded. */
 trope_status trope_validate_buffers(const char *function, const trope_call *call, int backward, const trope_buffer *buffers,
                                     int count);
 

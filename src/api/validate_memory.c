@@ -321,6 +321,16 @@ static const trope_buffer *buffer_of(const memory *m, const trope_buffer *buffer
     return NULL;
 }
 
+/* Returns whether the region has as many elements as a buffer of this size. An expanded tensor has more. */
+static int has_bytes(const trope_region *r, int64_t bytes)
+{
+    int64_t product = r->element_size;
+    for (int d = 0; d < TROPE_MAX_DIMS; d++)
+        if (__builtin_mul_overflow(product, r->size[d], &product))
+            return 0;
+    return product == bytes;
+}
+
 trope_status trope_validate_buffers(const char *function, const trope_call *call, int backward, const trope_buffer *buffers,
                                     int count)
 {
@@ -333,6 +343,9 @@ trope_status trope_validate_buffers(const char *function, const trope_call *call
         REQUIRE(m->first == 0 && m->last == buffer->bytes - 1, TROPE_ERROR_ARGUMENT,
                 "%s reaches from byte %lld to byte %lld of a buffer of %lld bytes, and must fill it", name_of(m).text,
                 (long long)m->first, (long long)m->last, (long long)buffer->bytes);
+        REQUIRE(m->operand < 0 || has_bytes(&m->region, buffer->bytes), TROPE_ERROR_ARGUMENT,
+                "%s has another number of elements than its buffer of %lld bytes", name_of(m).text,
+                (long long)buffer->bytes);
     }
     return TROPE_OK;
 }

@@ -211,9 +211,7 @@ static XLA_FFI_DataType float_type(int32_t dtype)
 
 static XLA_FFI_DataType index_type(int32_t dtype)
 {
-    return dtype == TROPE_I32   ? XLA_FFI_DataType_S32
-           : dtype == TROPE_I64 ? XLA_FFI_DataType_S64
-                                : XLA_FFI_DataType_INVALID;
+    return dtype == TROPE_I32 ? XLA_FFI_DataType_S32 : dtype == TROPE_I64 ? XLA_FFI_DataType_S64 : XLA_FFI_DataType_INVALID;
 }
 
 /* A pointer of a struct, and the element type of its memory. */
@@ -223,7 +221,7 @@ typedef struct pointer {
     int is_result;
 } pointer;
 
-#define PLACE(field) ((void **)(uintptr_t)&(field))
+#define PLACE(field) ((void **)(uintptr_t) & (field))
 
 static pointer operand_pointer(ffi_call *c, slot s)
 {
@@ -289,7 +287,8 @@ static trope_status set_pointer(ffi_call *c, slot s, const XLA_FFI_Buffer *buffe
     REQUIRE(s.index >= 0 && s.index < count, TROPE_ERROR_ARGUMENT, "call has a buffer of kind %d with index %d of %d",
             s.kind, s.index, count);
     const pointer p = is_of_operand(s.kind) ? operand_pointer(c, s) : args_pointer(c, s);
-    REQUIRE(p.is_result == is_result, TROPE_ERROR_ARGUMENT, "the buffer of kind %d must not be among the %ss", s.kind, what);
+    REQUIRE(p.is_result == is_result, TROPE_ERROR_ARGUMENT, "the buffer of kind %d must not be among the %ss", s.kind,
+            what);
     REQUIRE(p.type == buffer->dtype && p.type != XLA_FFI_DataType_INVALID, TROPE_ERROR_ARGUMENT,
             "the buffer of kind %d has elements of XLA's type %d, and must have type %d", s.kind, (int)buffer->dtype,
             (int)p.type);
@@ -419,8 +418,7 @@ XLA_FFI_Error *trope_xla_rotate(XLA_FFI_CallFrame *call_frame)
     const trope_status status = rotate(call_frame);
     if (status == TROPE_OK)
         return NULL;
-    XLA_FFI_Error_Create_Args create = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-                                        .message = trope_last_error(),
-                                        .errc = code_of(status)};
+    XLA_FFI_Error_Create_Args create = {
+        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = trope_last_error(), .errc = code_of(status)};
     return call_frame->api->XLA_FFI_Error_Create(&create);
 }

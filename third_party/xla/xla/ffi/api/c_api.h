@@ -25,28 +25,28 @@ limitations under the License.
 
 // Every struct passed across the C API boundary has its size as a member, and
 // we use it as a sanity check for API compatibility.
-#define XLA_FFI_STRUCT_SIZE(struct_type, last_field) \
-  (offsetof(struct_type, last_field) + sizeof(((struct_type*)0)->last_field))
+#define XLA_FFI_STRUCT_SIZE(struct_type, last_field)                                                                       \
+    (offsetof(struct_type, last_field) + sizeof(((struct_type *)0)->last_field))
 
 // Must update XLA_FFI_DEFINE_STRUCT_TRAITS with the new `last_field` after
 // adding a new member to a struct.
-#define XLA_FFI_DEFINE_STRUCT_TRAITS(sname, last_field) \
-  typedef struct sname sname;                           \
-  enum { sname##_STRUCT_SIZE = XLA_FFI_STRUCT_SIZE(sname, last_field) }
+#define XLA_FFI_DEFINE_STRUCT_TRAITS(sname, last_field)                                                                    \
+    typedef struct sname sname;                                                                                            \
+    enum { sname##_STRUCT_SIZE = XLA_FFI_STRUCT_SIZE(sname, last_field) }
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct XLA_FFI_Api XLA_FFI_Api;                  // Forward declare
-typedef struct XLA_FFI_InternalApi XLA_FFI_InternalApi;  // Forward declare
+typedef struct XLA_FFI_Api XLA_FFI_Api;                 // Forward declare
+typedef struct XLA_FFI_InternalApi XLA_FFI_InternalApi; // Forward declare
 
 //===----------------------------------------------------------------------===//
 // Extensions
 //===----------------------------------------------------------------------===//
 
 typedef enum {
-  XLA_FFI_Extension_Metadata = 1,
+    XLA_FFI_Extension_Metadata = 1,
 } XLA_FFI_InternalExtension_Type;
 
 // Internal extension mechanism used to extend XLA FFI data structures
@@ -58,21 +58,21 @@ typedef enum {
 //
 // API Versions for this stay the same as the XLA_FFI_Api versions.
 typedef struct XLA_FFI_InternalExtension {
-  size_t struct_size;
-  XLA_FFI_InternalExtension_Type type;
-  struct XLA_FFI_InternalExtension* next;
+    size_t struct_size;
+    XLA_FFI_InternalExtension_Type type;
+    struct XLA_FFI_InternalExtension *next;
 } XLA_FFI_InternalExtension;
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_InternalExtension, next);
 
 typedef struct XLA_FFI_ExtensionId {
-  // Unique identifier for the extension.
-  // All extensions attached to a given XLA_FFI_InvokeContext must have unique
-  // extension types.
-  int64_t extension_type;
-  // Major and minor versions of the extension.
-  int32_t major_version;
-  int32_t minor_version;
+    // Unique identifier for the extension.
+    // All extensions attached to a given XLA_FFI_InvokeContext must have unique
+    // extension types.
+    int64_t extension_type;
+    // Major and minor versions of the extension.
+    int32_t major_version;
+    int32_t minor_version;
 } XLA_FFI_ExtensionId;
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ExtensionId, minor_version);
 
@@ -95,9 +95,9 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ExtensionId, minor_version);
 //   they can be included in a plugin-like fashion.
 typedef struct XLA_FFI_Extension XLA_FFI_Extension;
 struct XLA_FFI_Extension {
-  size_t struct_size;
-  XLA_FFI_ExtensionId id;
-  const XLA_FFI_Extension* next;
+    size_t struct_size;
+    XLA_FFI_ExtensionId id;
+    const XLA_FFI_Extension *next;
 };
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Extension, next);
 
@@ -138,10 +138,10 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Extension, next);
 #define XLA_FFI_API_MINOR 4
 
 struct XLA_FFI_Api_Version {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  int major_version;  // out
-  int minor_version;  // out
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    int major_version; // out
+    int minor_version; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Api_Version, minor_version);
@@ -168,23 +168,23 @@ typedef struct XLA_FFI_Error XLA_FFI_Error;
 
 // Codes are based on https://abseil.io/docs/cpp/guides/status-codes
 typedef enum {
-  XLA_FFI_Error_Code_OK = 0,
-  XLA_FFI_Error_Code_CANCELLED = 1,
-  XLA_FFI_Error_Code_UNKNOWN = 2,
-  XLA_FFI_Error_Code_INVALID_ARGUMENT = 3,
-  XLA_FFI_Error_Code_DEADLINE_EXCEEDED = 4,
-  XLA_FFI_Error_Code_NOT_FOUND = 5,
-  XLA_FFI_Error_Code_ALREADY_EXISTS = 6,
-  XLA_FFI_Error_Code_PERMISSION_DENIED = 7,
-  XLA_FFI_Error_Code_RESOURCE_EXHAUSTED = 8,
-  XLA_FFI_Error_Code_FAILED_PRECONDITION = 9,
-  XLA_FFI_Error_Code_ABORTED = 10,
-  XLA_FFI_Error_Code_OUT_OF_RANGE = 11,
-  XLA_FFI_Error_Code_UNIMPLEMENTED = 12,
-  XLA_FFI_Error_Code_INTERNAL = 13,
-  XLA_FFI_Error_Code_UNAVAILABLE = 14,
-  XLA_FFI_Error_Code_DATA_LOSS = 15,
-  XLA_FFI_Error_Code_UNAUTHENTICATED = 16
+    XLA_FFI_Error_Code_OK = 0,
+    XLA_FFI_Error_Code_CANCELLED = 1,
+    XLA_FFI_Error_Code_UNKNOWN = 2,
+    XLA_FFI_Error_Code_INVALID_ARGUMENT = 3,
+    XLA_FFI_Error_Code_DEADLINE_EXCEEDED = 4,
+    XLA_FFI_Error_Code_NOT_FOUND = 5,
+    XLA_FFI_Error_Code_ALREADY_EXISTS = 6,
+    XLA_FFI_Error_Code_PERMISSION_DENIED = 7,
+    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED = 8,
+    XLA_FFI_Error_Code_FAILED_PRECONDITION = 9,
+    XLA_FFI_Error_Code_ABORTED = 10,
+    XLA_FFI_Error_Code_OUT_OF_RANGE = 11,
+    XLA_FFI_Error_Code_UNIMPLEMENTED = 12,
+    XLA_FFI_Error_Code_INTERNAL = 13,
+    XLA_FFI_Error_Code_UNAVAILABLE = 14,
+    XLA_FFI_Error_Code_DATA_LOSS = 15,
+    XLA_FFI_Error_Code_UNAUTHENTICATED = 16
 } XLA_FFI_Error_Code;
 
 //===----------------------------------------------------------------------===//
@@ -192,37 +192,37 @@ typedef enum {
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_Error_Create_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  const char* message;
-  XLA_FFI_Error_Code errc;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    const char *message;
+    XLA_FFI_Error_Code errc;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Error_Create_Args, errc);
 
-typedef XLA_FFI_Error* XLA_FFI_Error_Create(XLA_FFI_Error_Create_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Error_Create(XLA_FFI_Error_Create_Args *args);
 
 struct XLA_FFI_Error_GetDetails_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  XLA_FFI_Error* error;
-  const char* message;      // out
-  XLA_FFI_Error_Code errc;  // out
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    XLA_FFI_Error *error;
+    const char *message;     // out
+    XLA_FFI_Error_Code errc; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Error_GetDetails_Args, errc);
 
-typedef void XLA_FFI_Error_GetDetails(XLA_FFI_Error_GetDetails_Args* args);
+typedef void XLA_FFI_Error_GetDetails(XLA_FFI_Error_GetDetails_Args *args);
 
 struct XLA_FFI_Error_Destroy_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  XLA_FFI_Error* error;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    XLA_FFI_Error *error;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Error_Destroy_Args, error);
 
-typedef void XLA_FFI_Error_Destroy(XLA_FFI_Error_Destroy_Args* args);
+typedef void XLA_FFI_Error_Destroy(XLA_FFI_Error_Destroy_Args *args);
 
 //===----------------------------------------------------------------------===//
 // DataType
@@ -231,38 +231,38 @@ typedef void XLA_FFI_Error_Destroy(XLA_FFI_Error_Destroy_Args* args);
 // This enum corresponds to xla::PrimitiveType enum defined in `xla_data.proto`.
 // LINT.IfChange
 typedef enum {
-  XLA_FFI_DataType_INVALID = 0,
-  XLA_FFI_DataType_PRED = 1,
-  XLA_FFI_DataType_S1 = 30,
-  XLA_FFI_DataType_S2 = 26,
-  XLA_FFI_DataType_S4 = 21,
-  XLA_FFI_DataType_S8 = 2,
-  XLA_FFI_DataType_S16 = 3,
-  XLA_FFI_DataType_S32 = 4,
-  XLA_FFI_DataType_S64 = 5,
-  XLA_FFI_DataType_U1 = 31,
-  XLA_FFI_DataType_U2 = 27,
-  XLA_FFI_DataType_U4 = 22,
-  XLA_FFI_DataType_U8 = 6,
-  XLA_FFI_DataType_U16 = 7,
-  XLA_FFI_DataType_U32 = 8,
-  XLA_FFI_DataType_U64 = 9,
-  XLA_FFI_DataType_F16 = 10,
-  XLA_FFI_DataType_F32 = 11,
-  XLA_FFI_DataType_F64 = 12,
-  XLA_FFI_DataType_BF16 = 16,
-  XLA_FFI_DataType_C64 = 15,
-  XLA_FFI_DataType_C128 = 18,
-  XLA_FFI_DataType_TOKEN = 17,
-  XLA_FFI_DataType_F8E5M2 = 19,
-  XLA_FFI_DataType_F8E3M4 = 29,
-  XLA_FFI_DataType_F8E4M3 = 28,
-  XLA_FFI_DataType_F8E4M3FN = 20,
-  XLA_FFI_DataType_F8E4M3B11FNUZ = 23,
-  XLA_FFI_DataType_F8E5M2FNUZ = 24,
-  XLA_FFI_DataType_F8E4M3FNUZ = 25,
-  XLA_FFI_DataType_F4E2M1FN = 32,
-  XLA_FFI_DataType_F8E8M0FNU = 33,
+    XLA_FFI_DataType_INVALID = 0,
+    XLA_FFI_DataType_PRED = 1,
+    XLA_FFI_DataType_S1 = 30,
+    XLA_FFI_DataType_S2 = 26,
+    XLA_FFI_DataType_S4 = 21,
+    XLA_FFI_DataType_S8 = 2,
+    XLA_FFI_DataType_S16 = 3,
+    XLA_FFI_DataType_S32 = 4,
+    XLA_FFI_DataType_S64 = 5,
+    XLA_FFI_DataType_U1 = 31,
+    XLA_FFI_DataType_U2 = 27,
+    XLA_FFI_DataType_U4 = 22,
+    XLA_FFI_DataType_U8 = 6,
+    XLA_FFI_DataType_U16 = 7,
+    XLA_FFI_DataType_U32 = 8,
+    XLA_FFI_DataType_U64 = 9,
+    XLA_FFI_DataType_F16 = 10,
+    XLA_FFI_DataType_F32 = 11,
+    XLA_FFI_DataType_F64 = 12,
+    XLA_FFI_DataType_BF16 = 16,
+    XLA_FFI_DataType_C64 = 15,
+    XLA_FFI_DataType_C128 = 18,
+    XLA_FFI_DataType_TOKEN = 17,
+    XLA_FFI_DataType_F8E5M2 = 19,
+    XLA_FFI_DataType_F8E3M4 = 29,
+    XLA_FFI_DataType_F8E4M3 = 28,
+    XLA_FFI_DataType_F8E4M3FN = 20,
+    XLA_FFI_DataType_F8E4M3B11FNUZ = 23,
+    XLA_FFI_DataType_F8E5M2FNUZ = 24,
+    XLA_FFI_DataType_F8E4M3FNUZ = 25,
+    XLA_FFI_DataType_F4E2M1FN = 32,
+    XLA_FFI_DataType_F8E8M0FNU = 33,
 } XLA_FFI_DataType;
 // LINT.ThenChange(ffi_test.cc)
 
@@ -271,19 +271,19 @@ typedef enum {
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_Buffer {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_DataType dtype;
-  void* data;
-  int64_t rank;
-  int64_t* dims;  // length == rank
+    XLA_FFI_DataType dtype;
+    void *data;
+    int64_t rank;
+    int64_t *dims; // length == rank
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Buffer, dims);
 
 typedef enum {
-  XLA_FFI_ArgType_BUFFER = 1,
+    XLA_FFI_ArgType_BUFFER = 1,
 } XLA_FFI_ArgType;
 
 //===----------------------------------------------------------------------===//
@@ -291,7 +291,7 @@ typedef enum {
 //===----------------------------------------------------------------------===//
 
 typedef enum {
-  XLA_FFI_RetType_BUFFER = 1,
+    XLA_FFI_RetType_BUFFER = 1,
 } XLA_FFI_RetType;
 
 //===----------------------------------------------------------------------===//
@@ -299,10 +299,10 @@ typedef enum {
 //===----------------------------------------------------------------------===//
 
 typedef enum {
-  XLA_FFI_AttrType_ARRAY = 1,
-  XLA_FFI_AttrType_DICTIONARY = 2,
-  XLA_FFI_AttrType_SCALAR = 3,
-  XLA_FFI_AttrType_STRING = 4,
+    XLA_FFI_AttrType_ARRAY = 1,
+    XLA_FFI_AttrType_DICTIONARY = 2,
+    XLA_FFI_AttrType_SCALAR = 3,
+    XLA_FFI_AttrType_STRING = 4,
 } XLA_FFI_AttrType;
 
 //===----------------------------------------------------------------------===//
@@ -322,21 +322,21 @@ typedef XLA_FFI_InvokeContext XLA_FFI_ExecutionContext;
 // null terminated, and even if they are, looking for a null terminator can
 // become very expensive in tight loops.
 typedef struct XLA_FFI_ByteSpan {
-  const char* ptr;
-  size_t len;
+    const char *ptr;
+    size_t len;
 } XLA_FFI_ByteSpan;
 
 // A struct to pass a scalar value to FFI handler.
 typedef struct XLA_FFI_Scalar {
-  XLA_FFI_DataType dtype;
-  void* value;
+    XLA_FFI_DataType dtype;
+    void *value;
 } XLA_FFI_Scalar;
 
 // A struct to pass a dense array to FFI handler.
 typedef struct XLA_FFI_Array {
-  XLA_FFI_DataType dtype;
-  size_t size;
-  void* data;
+    XLA_FFI_DataType dtype;
+    size_t size;
+    void *data;
 } XLA_FFI_Array;
 
 //===----------------------------------------------------------------------===//
@@ -345,16 +345,16 @@ typedef struct XLA_FFI_Array {
 
 // TypeId uniquely identifies a user-defined type in a given XLA FFI instance.
 typedef struct XLA_FFI_TypeId {
-  int64_t type_id;
+    int64_t type_id;
 } XLA_FFI_TypeId;
 
 // TypeInfo contains function pointers required by XLA runtime to manipulate
 // user-defined types. For example stateful handlers must tell XLA runtime how
 // to destroy their state when executable is being destroyed.
 typedef struct XLA_FFI_TypeInfo {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  void (*deleter)(void* object);
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    void (*deleter)(void *object);
 } XLA_FFI_TypeInfo;
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_TypeInfo, deleter);
@@ -372,37 +372,35 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_TypeInfo, deleter);
 typedef struct XLA_FFI_Future XLA_FFI_Future;
 
 struct XLA_FFI_Future_Create_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  XLA_FFI_Future* future;  // out
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    XLA_FFI_Future *future; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Future_Create_Args, extension_start);
 
-typedef XLA_FFI_Error* XLA_FFI_Future_Create(XLA_FFI_Future_Create_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Future_Create(XLA_FFI_Future_Create_Args *args);
 
 struct XLA_FFI_Future_SetAvailable_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  XLA_FFI_Future* future;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    XLA_FFI_Future *future;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Future_SetAvailable_Args, future);
 
-typedef XLA_FFI_Error* XLA_FFI_Future_SetAvailable(
-    XLA_FFI_Future_SetAvailable_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Future_SetAvailable(XLA_FFI_Future_SetAvailable_Args *args);
 
 struct XLA_FFI_Future_SetError_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
-  XLA_FFI_Future* future;
-  XLA_FFI_Error* error;  // ownership is transferred to the XLA runtime
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
+    XLA_FFI_Future *future;
+    XLA_FFI_Error *error; // ownership is transferred to the XLA runtime
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Future_SetError_Args, error);
 
-typedef XLA_FFI_Error* XLA_FFI_Future_SetError(
-    XLA_FFI_Future_SetError_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Future_SetError(XLA_FFI_Future_SetError_Args *args);
 
 //===----------------------------------------------------------------------===//
 // Call frame
@@ -447,31 +445,31 @@ typedef XLA_FFI_Error* XLA_FFI_Future_SetError(
 // stages as they might not be initialized yet. However it is safe to use memory
 // address as it is assigned ahead of time by buffer assignment.
 typedef enum {
-  XLA_FFI_ExecutionStage_INSTANTIATE = 0,
-  XLA_FFI_ExecutionStage_PREPARE = 1,
-  XLA_FFI_ExecutionStage_INITIALIZE = 2,
-  XLA_FFI_ExecutionStage_EXECUTE = 3,
-  XLA_FFI_ExecutionStage_RECORD = 4,
+    XLA_FFI_ExecutionStage_INSTANTIATE = 0,
+    XLA_FFI_ExecutionStage_PREPARE = 1,
+    XLA_FFI_ExecutionStage_INITIALIZE = 2,
+    XLA_FFI_ExecutionStage_EXECUTE = 3,
+    XLA_FFI_ExecutionStage_RECORD = 4,
 } XLA_FFI_ExecutionStage;
 
 struct XLA_FFI_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  int64_t size;
-  XLA_FFI_ArgType* types;  // length == size
-  void** args;             // length == size
+    int64_t size;
+    XLA_FFI_ArgType *types; // length == size
+    void **args;            // length == size
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Args, args);
 
 struct XLA_FFI_Rets {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  int64_t size;
-  XLA_FFI_RetType* types;  // length == size
-  void** rets;             // length == size
+    int64_t size;
+    XLA_FFI_RetType *types; // length == size
+    void **rets;            // length == size
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Rets, rets);
@@ -479,32 +477,32 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Rets, rets);
 // FFI handler attributes are always sorted by name, so that the handler can
 // rely on binary search to look up attributes by name.
 struct XLA_FFI_Attrs {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  int64_t size;
-  XLA_FFI_AttrType* types;   // length == size
-  XLA_FFI_ByteSpan** names;  // length == size
-  void** attrs;              // length == size
+    int64_t size;
+    XLA_FFI_AttrType *types;  // length == size
+    XLA_FFI_ByteSpan **names; // length == size
+    void **attrs;             // length == size
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Attrs, attrs);
 
 struct XLA_FFI_CallFrame {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  const XLA_FFI_Api* api;
-  XLA_FFI_InvokeContext* ctx;
-  XLA_FFI_ExecutionStage stage;
-  XLA_FFI_Args args;
-  XLA_FFI_Rets rets;
-  XLA_FFI_Attrs attrs;
+    const XLA_FFI_Api *api;
+    XLA_FFI_InvokeContext *ctx;
+    XLA_FFI_ExecutionStage stage;
+    XLA_FFI_Args args;
+    XLA_FFI_Rets rets;
+    XLA_FFI_Attrs attrs;
 
-  // XLA FFI handler implementation can use `future` to signal a result of
-  // asynchronous computation to the XLA runtime. XLA runtime will keep all
-  // arguments, results and attributes alive until `future` is completed.
-  XLA_FFI_Future* future;  // out
+    // XLA FFI handler implementation can use `future` to signal a result of
+    // asynchronous computation to the XLA runtime. XLA runtime will keep all
+    // arguments, results and attributes alive until `future` is completed.
+    XLA_FFI_Future *future; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_CallFrame, attrs);
@@ -514,54 +512,57 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_CallFrame, attrs);
 //===----------------------------------------------------------------------===//
 
 // External functions registered with XLA as FFI handlers.
-typedef XLA_FFI_Error* XLA_FFI_Handler(XLA_FFI_CallFrame* call_frame);
+typedef XLA_FFI_Error *XLA_FFI_Handler(XLA_FFI_CallFrame *call_frame);
 
 // XLA FFI handlers for execution stages (see XLA_FFI_ExecutionStage).
 typedef struct XLA_FFI_Handler_Bundle {
-  XLA_FFI_Handler* instantiate;  // optional
-  XLA_FFI_Handler* prepare;      // optional
-  XLA_FFI_Handler* initialize;   // optional
-  XLA_FFI_Handler* execute;      // required
-  XLA_FFI_Handler* record;       // optional
+    XLA_FFI_Handler *instantiate; // optional
+    XLA_FFI_Handler *prepare;     // optional
+    XLA_FFI_Handler *initialize;  // optional
+    XLA_FFI_Handler *execute;     // required
+    XLA_FFI_Handler *record;      // optional
 } XLA_FFI_Handler_Bundle;
 
 enum XLA_FFI_Handler_TraitsBits {
-  // Calls to FFI handler are safe to trace into the command buffer. It means
-  // that calls to FFI handler always launch exactly the same device operations
-  // (can depend on attribute values) that can be captured and then replayed.
-  XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE = 1u << 0,
+    // Calls to FFI handler are safe to trace into the command buffer. It means
+    // that calls to FFI handler always launch exactly the same device operations
+    // (can depend on attribute values) that can be captured and then replayed.
+    XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE = 1u << 0,
 };
 
 typedef uint32_t XLA_FFI_Handler_Traits;
 
 struct XLA_FFI_Handler_Register_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_ByteSpan name;
-  XLA_FFI_ByteSpan platform;
-  XLA_FFI_Handler_Bundle bundle;
-  XLA_FFI_Handler_Traits traits;
+    XLA_FFI_ByteSpan name;
+    XLA_FFI_ByteSpan platform;
+    XLA_FFI_Handler_Bundle bundle;
+    XLA_FFI_Handler_Traits traits;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Handler_Register_Args, traits);
 
-typedef XLA_FFI_Error* XLA_FFI_Handler_Register(
-    XLA_FFI_Handler_Register_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Handler_Register(XLA_FFI_Handler_Register_Args *args);
 
 //===----------------------------------------------------------------------===//
 // TypeId
 //===----------------------------------------------------------------------===//
 
-#define XLA_FFI_UNKNOWN_TYPE_ID XLA_FFI_TypeId{0}
+#define XLA_FFI_UNKNOWN_TYPE_ID                                                                                            \
+    XLA_FFI_TypeId                                                                                                         \
+    {                                                                                                                      \
+        0                                                                                                                  \
+    }
 
 struct XLA_FFI_Type_Register_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_ByteSpan name;
-  XLA_FFI_TypeId* type_id;  // in-out
-  const XLA_FFI_TypeInfo* type_info;
+    XLA_FFI_ByteSpan name;
+    XLA_FFI_TypeId *type_id; // in-out
+    const XLA_FFI_TypeInfo *type_info;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Type_Register_Args, type_id);
@@ -570,130 +571,125 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Type_Register_Args, type_id);
 // XLA will assign a unique type id and return it in `type_id` out argument,
 // otherwise XLA will verify that type id is unique and matches the type id of
 // the type registered with the same `name` earlier.
-typedef XLA_FFI_Error* XLA_FFI_Type_Register(XLA_FFI_Type_Register_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Type_Register(XLA_FFI_Type_Register_Args *args);
 
 struct XLA_FFI_InvokeContext_FindExtension_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  int64_t extension_type;
-  const XLA_FFI_Extension* extension;  // out
+    XLA_FFI_InvokeContext *ctx;
+    int64_t extension_type;
+    const XLA_FFI_Extension *extension; // out
 };
 
-XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_InvokeContext_FindExtension_Args,
-                             extension);
+XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_InvokeContext_FindExtension_Args, extension);
 
-typedef XLA_FFI_Error* XLA_FFI_InvokeContext_FindExtension(
-    XLA_FFI_InvokeContext_FindExtension_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_InvokeContext_FindExtension(XLA_FFI_InvokeContext_FindExtension_Args *args);
 
 //===----------------------------------------------------------------------===//
 // ExecutionContext
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_InvokeContext_Get_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  XLA_FFI_TypeId* type_id;
-  void* data;  // out
+    XLA_FFI_InvokeContext *ctx;
+    XLA_FFI_TypeId *type_id;
+    void *data; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_InvokeContext_Get_Args, data);
 
 // Returns an opaque data from the execution context for a given type id.
-typedef XLA_FFI_Error* XLA_FFI_InvokeContext_Get(
-    XLA_FFI_InvokeContext_Get_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_InvokeContext_Get(XLA_FFI_InvokeContext_Get_Args *args);
 
 //===----------------------------------------------------------------------===//
 // State
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_State_Set_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  XLA_FFI_ExecutionStage stage;
-  XLA_FFI_TypeId* type_id;
-  void* state;
+    XLA_FFI_InvokeContext *ctx;
+    XLA_FFI_ExecutionStage stage;
+    XLA_FFI_TypeId *type_id;
+    void *state;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_State_Set_Args, state);
 
 // Sets execution state to the `state` of type `type_id`. Returns an error if
 // state already set.
-typedef XLA_FFI_Error* XLA_FFI_State_Set(XLA_FFI_State_Set_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_State_Set(XLA_FFI_State_Set_Args *args);
 
 struct XLA_FFI_State_Get_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  XLA_FFI_ExecutionStage stage;
-  XLA_FFI_TypeId* type_id;
-  void* state;  // out
+    XLA_FFI_InvokeContext *ctx;
+    XLA_FFI_ExecutionStage stage;
+    XLA_FFI_TypeId *type_id;
+    void *state; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_State_Get_Args, state);
 
 // Gets execution state of type `type_id`. Returns an error if state is not set,
 // or set with a state of a different type.
-typedef XLA_FFI_Error* XLA_FFI_State_Get(XLA_FFI_State_Get_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_State_Get(XLA_FFI_State_Get_Args *args);
 
 //===----------------------------------------------------------------------===//
 // Stream
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_Stream_Get_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  void* stream;  // out
+    XLA_FFI_InvokeContext *ctx;
+    void *stream; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Stream_Get_Args, stream);
 
 // Returns an underling platform-specific stream via out argument, i.e. for CUDA
 // platform it returns `CUstream` (same as `cudaStream`).
-typedef XLA_FFI_Error* XLA_FFI_Stream_Get(XLA_FFI_Stream_Get_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_Stream_Get(XLA_FFI_Stream_Get_Args *args);
 
 //===----------------------------------------------------------------------===//
 // Device memory allocation
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_DeviceMemory_Allocate_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  size_t size;
-  size_t alignment;
-  void* data;  // out
+    XLA_FFI_InvokeContext *ctx;
+    size_t size;
+    size_t alignment;
+    void *data; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_DeviceMemory_Allocate_Args, data);
 
 // Allocates a block of memory on the device bound to the execution context.
-typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Allocate(
-    XLA_FFI_DeviceMemory_Allocate_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_DeviceMemory_Allocate(XLA_FFI_DeviceMemory_Allocate_Args *args);
 
 struct XLA_FFI_DeviceMemory_Free_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  size_t size;
-  void* data;
+    XLA_FFI_InvokeContext *ctx;
+    size_t size;
+    void *data;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_DeviceMemory_Free_Args, data);
 
 // Frees previously allocated device memory.
-typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Free(
-    XLA_FFI_DeviceMemory_Free_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_DeviceMemory_Free(XLA_FFI_DeviceMemory_Free_Args *args);
 
 //===----------------------------------------------------------------------===//
 // ThreadPool
@@ -708,37 +704,35 @@ typedef XLA_FFI_Error* XLA_FFI_DeviceMemory_Free(
 // number of available threads. Tasks can be executed in the caller thread, or
 // in a thread pool with size `1`, and it is unsafe to assume that all scheduled
 // tasks can be executed in parallel.
-typedef void XLA_FFI_Task(void* data);
+typedef void XLA_FFI_Task(void *data);
 
 struct XLA_FFI_ThreadPool_Schedule_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  XLA_FFI_Task* task;
-  void* data;
+    XLA_FFI_InvokeContext *ctx;
+    XLA_FFI_Task *task;
+    void *data;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ThreadPool_Schedule_Args, data);
 
 // Schedules a task to be executed on a thread pool managed by XLA runtime.
 // Returns an error if thread pool is not available.
-typedef XLA_FFI_Error* XLA_FFI_ThreadPool_Schedule(
-    XLA_FFI_ThreadPool_Schedule_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_ThreadPool_Schedule(XLA_FFI_ThreadPool_Schedule_Args *args);
 
 struct XLA_FFI_ThreadPool_NumThreads_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  int64_t* num_threads;  // out
+    XLA_FFI_InvokeContext *ctx;
+    int64_t *num_threads; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
 
 // Returns the number of threads in the thread pool managed by XLA runtime.
-typedef XLA_FFI_Error* XLA_FFI_ThreadPool_NumThreads(
-    XLA_FFI_ThreadPool_NumThreads_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_ThreadPool_NumThreads(XLA_FFI_ThreadPool_NumThreads_Args *args);
 
 //===----------------------------------------------------------------------===//
 // RunId
@@ -755,35 +749,34 @@ typedef XLA_FFI_Error* XLA_FFI_ThreadPool_NumThreads(
 // Corresponds to `::xla::RunId` (see `xla/executable_run_options.h`).
 
 struct XLA_FFI_RunId_Get_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  int64_t run_id;  // out
+    XLA_FFI_InvokeContext *ctx;
+    int64_t run_id; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_RunId_Get_Args, run_id);
 
 // Returns a unique identifier for the current logical execution.
-typedef XLA_FFI_Error* XLA_FFI_RunId_Get(XLA_FFI_RunId_Get_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_RunId_Get(XLA_FFI_RunId_Get_Args *args);
 
 //===----------------------------------------------------------------------===//
 // DeviceOrdinal
 //===----------------------------------------------------------------------===//
 
 struct XLA_FFI_DeviceOrdinal_Get_Args {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_InvokeContext* ctx;
-  int32_t device_ordinal;  // out
+    XLA_FFI_InvokeContext *ctx;
+    int32_t device_ordinal; // out
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_DeviceOrdinal_Get_Args, device_ordinal);
 
 // Returns a unique identifier for the current logical execution.
-typedef XLA_FFI_Error* XLA_FFI_DeviceOrdinal_Get(
-    XLA_FFI_DeviceOrdinal_Get_Args* args);
+typedef XLA_FFI_Error *XLA_FFI_DeviceOrdinal_Get(XLA_FFI_DeviceOrdinal_Get_Args *args);
 
 //===----------------------------------------------------------------------===//
 // Metadata extension
@@ -793,21 +786,21 @@ typedef XLA_FFI_Error* XLA_FFI_DeviceOrdinal_Get(
 // during XLA compilation and execution. We use a metadata extension to verify
 // that XLA is compatible with the FFI version used to compile the handler.
 struct XLA_FFI_Metadata {
-  size_t struct_size;
+    size_t struct_size;
 
-  XLA_FFI_Api_Version api_version;
-  XLA_FFI_Handler_Traits traits;
+    XLA_FFI_Api_Version api_version;
+    XLA_FFI_Handler_Traits traits;
 
-  // For stateful handlers, the type id of the state type. Otherwise, the type
-  // id is `XLA_FFI_UNKNOWN_TYPE_ID`.
-  XLA_FFI_TypeId state_type_id;
+    // For stateful handlers, the type id of the state type. Otherwise, the type
+    // id is `XLA_FFI_UNKNOWN_TYPE_ID`.
+    XLA_FFI_TypeId state_type_id;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Metadata, traits);
 
 struct XLA_FFI_Metadata_Extension {
-  XLA_FFI_InternalExtension extension_base;
-  XLA_FFI_Metadata* metadata;
+    XLA_FFI_InternalExtension extension_base;
+    XLA_FFI_Metadata *metadata;
 };
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Metadata_Extension, metadata);
@@ -816,44 +809,44 @@ XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Metadata_Extension, metadata);
 // API access
 //===----------------------------------------------------------------------===//
 
-#define _XLA_FFI_API_STRUCT_FIELD(fn_type) fn_type* fn_type
+#define _XLA_FFI_API_STRUCT_FIELD(fn_type) fn_type *fn_type
 
 struct XLA_FFI_Api {
-  size_t struct_size;
-  XLA_FFI_InternalExtension* extension_start;
+    size_t struct_size;
+    XLA_FFI_InternalExtension *extension_start;
 
-  XLA_FFI_Api_Version api_version;
-  const XLA_FFI_InternalApi* internal_api;
+    XLA_FFI_Api_Version api_version;
+    const XLA_FFI_InternalApi *internal_api;
 
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Create);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_GetDetails);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Destroy);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Handler_Register);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Stream_Get);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Type_Register);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_InvokeContext_Get);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_State_Set);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_State_Get);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_DeviceMemory_Allocate);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_DeviceMemory_Free);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_Schedule);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_NumThreads);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Future_Create);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Future_SetAvailable);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Future_SetError);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_RunId_Get);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_DeviceOrdinal_Get);
-  _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_InvokeContext_FindExtension);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Create);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_GetDetails);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Error_Destroy);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Handler_Register);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Stream_Get);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Type_Register);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_InvokeContext_Get);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_State_Set);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_State_Get);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_DeviceMemory_Allocate);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_DeviceMemory_Free);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_Schedule);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_ThreadPool_NumThreads);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Future_Create);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Future_SetAvailable);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_Future_SetError);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_RunId_Get);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_DeviceOrdinal_Get);
+    _XLA_FFI_API_STRUCT_FIELD(XLA_FFI_InvokeContext_FindExtension);
 };
 
 #undef _XLA_FFI_API_STRUCT_FIELD
 
 XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_Api, XLA_FFI_InvokeContext_FindExtension);
 
-const XLA_FFI_Api* XLA_FFI_GetApi();
+const XLA_FFI_Api *XLA_FFI_GetApi();
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif  // XLA_FFI_API_C_API_H_
+#endif // XLA_FFI_API_C_API_H_
