@@ -140,7 +140,7 @@ def rotate(*tensors, max_position=None, **options):
     except Error as error:
         if not is_learned:
             raise
-        text = str(error).replace("the last row of freqs", "max_position - 1")
+        text = str(error).replace("the number of rows of freqs", "max_position")
         raise Error(text, error.argument, error.status).renamed({"freqs": "inv_freq"}) from None
     return results[0] if len(tensors) == 1 else tuple(results)
 
