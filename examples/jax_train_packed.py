@@ -110,7 +110,12 @@ def make_weights(seed):
         }  # fmt: skip
 
     blocks = [block() for _ in range(LAYERS)]
-    return {"embed": linear(VOCABULARY, WIDTH), "blocks": blocks, "norm": jnp.ones(WIDTH), "head": linear(WIDTH, VOCABULARY)}
+    return {
+        "embed": linear(VOCABULARY, WIDTH),
+        "blocks": blocks,
+        "norm": jnp.ones(WIDTH),
+        "head": linear(WIDTH, VOCABULARY),
+    }
 
 
 def normalise(x, weight):

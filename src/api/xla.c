@@ -5,12 +5,13 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <xla/ffi/api/c_api.h>
+
 #include "api/args.h"
 #include "core/element.h"
 #include "core/pairs.h"
 #include "core/require.h"
 #include "trope/trope.h"
-#include "xla/ffi/api/c_api.h"
 
 #define MAX_PAIRS   (TROPE_MAX_ROTARY_DIM / 2)
 #define MAX_BUFFERS (7 * TROPE_MAX_OPERANDS + 10) /* of each operand and its norm; of the call */

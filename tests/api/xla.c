@@ -3,10 +3,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <xla/ffi/api/c_api.h>
+
 #include "support/call.h"
 #include "support/check.h"
 #include "support/random.h"
-#include "xla/ffi/api/c_api.h"
 
 /* ---- XLA ---- */
 
@@ -49,8 +50,25 @@ static XLA_FFI_Api make_api(void)
 /* ---- a call as the attribute and the buffers ---- */
 
 enum { MAX_BUFFERS = 16, MAX_BYTES = 1 << 16 };
-enum { SRC, DST, FORWARD_SRC, FREQS, COS, SIN, IDS, STARTS, CU, CU_PADDED, D_FREQS, D_INV_FREQ, WORKSPACE, WEIGHT, RSTD,
-       D_WEIGHT, KINDS };
+enum {
+    SRC,
+    DST,
+    FORWARD_SRC,
+    FREQS,
+    COS,
+    SIN,
+    IDS,
+    STARTS,
+    CU,
+    CU_PADDED,
+    D_FREQS,
+    D_INV_FREQ,
+    WORKSPACE,
+    WEIGHT,
+    RSTD,
+    D_WEIGHT,
+    KINDS
+};
 
 typedef struct place {
     int32_t kind, index;
@@ -90,10 +108,10 @@ static void make_homes(void)
 
 static size_t element_bytes(XLA_FFI_DataType type)
 {
-    return type == XLA_FFI_DataType_U8                                       ? 1
+    return type == XLA_FFI_DataType_U8                                     ? 1
            : type == XLA_FFI_DataType_F16 || type == XLA_FFI_DataType_BF16 ? 2
            : type == XLA_FFI_DataType_F64 || type == XLA_FFI_DataType_S64  ? 8
-                                                                            : 4;
+                                                                           : 4;
 }
 
 static size_t bytes_of(const XLA_FFI_Buffer *b)
@@ -120,11 +138,13 @@ static void add(ffi *f, int kind, int index, XLA_FFI_DataType type, int64_t rank
     f->buffers[i].struct_size = XLA_FFI_Buffer_STRUCT_SIZE;
     f->buffers[i].dtype = type;
     set_dims(f, i, rank, dims);
-    f->arguments += kind != DST && kind != D_FREQS && kind != WORKSPACE && kind != D_WEIGHT && !(kind == RSTD && !f->h.backward);
+    f->arguments +=
+        kind != DST && kind != D_FREQS && kind != WORKSPACE && kind != D_WEIGHT && !(kind == RSTD && !f->h.backward);
 }
 
 #define ADD(f, kind, index, type, ...)                                                                                     \
-    add(f, kind, index, XLA_FFI_DataType_##type, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]){__VA_ARGS__})
+    add(f, kind, index, XLA_FFI_DataType_##type, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t),                       \
+        (int64_t[]){__VA_ARGS__})
 
 static void fill(const ffi *f, uint64_t seed)
 {
@@ -185,14 +205,13 @@ static const struct XLA_FFI_Error *run_with(ffi *f, size_t size)
     XLA_FFI_ByteSpan *names[] = {&other_name, &name};
     XLA_FFI_AttrType attribute_types[] = {XLA_FFI_AttrType_SCALAR, XLA_FFI_AttrType_ARRAY};
     void *attributes[] = {&array, &array};
-    XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE,
-                               .api = &api,
-                               .stage = XLA_FFI_ExecutionStage_EXECUTE,
-                               .args = {.size = f->arguments, .types = types, .args = pointers},
-                               .rets = {.size = f->h.slots - f->arguments, .types = result_types,
-                                        .rets = pointers + f->arguments},
-                               .attrs = {.size = 1 + f->has_attribute, .types = attribute_types, .names = names,
-                                         .attrs = attributes}};
+    XLA_FFI_CallFrame frame = {
+        .struct_size = XLA_FFI_CallFrame_STRUCT_SIZE,
+        .api = &api,
+        .stage = XLA_FFI_ExecutionStage_EXECUTE,
+        .args = {.size = f->arguments, .types = types, .args = pointers},
+        .rets = {.size = f->h.slots - f->arguments, .types = result_types, .rets = pointers + f->arguments},
+        .attrs = {.size = 1 + f->has_attribute, .types = attribute_types, .names = names, .attrs = attributes}};
     memset(&last_error, 0, sizeof last_error);
     return trope_xla_rotate(&frame);
 }
@@ -209,8 +228,11 @@ enum { BATCH = 2, TOKENS = 5, HEADS = 3, DIM = 8, PAIRS = DIM / 2, ROWS = 9 };
 static void add_norm(ffi *f, int32_t weight_per_head)
 {
     f->h.norms = f->h.operands;
-    f->c.norm[0] = (trope_norm){.struct_size = sizeof(trope_norm), .weight_dtype = TROPE_F32,
-                                .weight_per_head = weight_per_head, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE,
+    f->c.norm[0] = (trope_norm){.struct_size = sizeof(trope_norm),
+                                .weight_dtype = TROPE_F32,
+                                .weight_per_head = weight_per_head,
+                                .scope = TROPE_NORM_HEAD,
+                                .order = TROPE_NORM_BEFORE,
                                 .eps = 1e-5};
 }
 
@@ -314,9 +336,15 @@ static trope_status run_directly(const ffi *f)
         void *data = f->buffers[i].data;
         trope_operand *o = &c.operands[p.index];
         trope_norm *n = &c.norm[p.index];
-        const void **const pointers[] = {[SRC] = &o->src, [FORWARD_SRC] = &o->forward_src, [FREQS] = &a->freqs,
-                                         [COS] = &a->cos, [SIN] = &a->sin, [IDS] = &a->position_ids,
-                                         [STARTS] = &a->start_positions, [CU] = &a->cu_seqlens, [WEIGHT] = &n->weight,
+        const void **const pointers[] = {[SRC] = &o->src,
+                                         [FORWARD_SRC] = &o->forward_src,
+                                         [FREQS] = &a->freqs,
+                                         [COS] = &a->cos,
+                                         [SIN] = &a->sin,
+                                         [IDS] = &a->position_ids,
+                                         [STARTS] = &a->start_positions,
+                                         [CU] = &a->cu_seqlens,
+                                         [WEIGHT] = &n->weight,
                                          [KINDS] = NULL};
         if (pointers[p.kind])
             *pointers[p.kind] = data;
@@ -404,7 +432,7 @@ static void check_refused(ffi *f, const char *change, const char *text)
     do {                                                                                                                   \
         ffi f;                                                                                                             \
         maker(&f);                                                                                                         \
-        fill(&f, 3);                                                                                                         \
+        fill(&f, 3);                                                                                                       \
         change;                                                                                                            \
         check_refused(&f, #maker ", " #change, text);                                                                      \
     } while (0)
@@ -492,8 +520,8 @@ static void refuses_wrong_buffers(void)
     REFUSED(make_forward, (f.c.operands[0].src_layout = TROPE_STRIDED, f.c.operands[0].src_stride[1] = DIM), "reaches");
     /* Expanded tensors of many tokens: the call would run for years. */
     REFUSED(make_backward,
-            (f.c.args.tokens = 1ll << 40, f.c.operands[0].src_layout = TROPE_STRIDED,
-             f.c.operands[0].src_stride[3] = DIM, f.c.operands[0].src_stride[4] = 1),
+            (f.c.args.tokens = 1ll << 40, f.c.operands[0].src_layout = TROPE_STRIDED, f.c.operands[0].src_stride[3] = DIM,
+             f.c.operands[0].src_stride[4] = 1),
             "operands[0].src");
 }
 
@@ -511,11 +539,12 @@ static void refuses_wrong_sequences(void)
 
 static void corrupt(ffi *f, random_state *r)
 {
-    unsigned char *const parts[] = {(unsigned char *)&f->h,       (unsigned char *)&f->c.args, (unsigned char *)f->c.operands,
-                                    (unsigned char *)f->c.norm,   (unsigned char *)f->places,  (unsigned char *)f->axes,
+    unsigned char *const parts[] = {(unsigned char *)&f->h,     (unsigned char *)&f->c.args, (unsigned char *)f->c.operands,
+                                    (unsigned char *)f->c.norm, (unsigned char *)f->places,  (unsigned char *)f->axes,
                                     (unsigned char *)f->dims};
-    const size_t sizes[] = {sizeof f->h,       sizeof f->c.args, 2 * sizeof f->c.operands[0], sizeof f->c.norm[0],
-                            sizeof f->places, PAIRS,            sizeof f->dims};
+    const size_t sizes[] = {sizeof f->h,         sizeof f->c.args, 2 * sizeof f->c.operands[0],
+                            sizeof f->c.norm[0], sizeof f->places, PAIRS,
+                            sizeof f->dims};
     const int64_t part = random_between(r, 0, 6);
     unsigned char *at = parts[part] + random_between(r, 0, (int64_t)sizes[part] - 1);
     *at = random_between(r, 0, 1) ? (unsigned char)(*at ^ 1u << random_between(r, 0, 7)) : (unsigned char)random_bits(r);
