@@ -1,6 +1,8 @@
 """What trope.jax.rotate refuses, in the words of its caller: when it is called or traced, and before anything runs."""
 
+import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -101,6 +103,16 @@ def test_f64_tables_are_for_f64_tensors():
 def test_the_signature_and_the_help_list_the_options():
     assert "position_ids" in trope.jax.rotate.__doc__ and "max_position" in trope.jax.rotate.__doc__
     assert pickle.loads(pickle.dumps(trope.jax.rotate)) is trope.jax.rotate
+
+
+def test_the_programs_of_the_documentation_run():
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "python.md")
+    with open(page, encoding="utf-8") as file:
+        blocks = [block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S) if "trope.jax" in block]
+    assert len(blocks) == 1
+    names: dict = {}
+    exec(blocks[0], names)
+    assert names["q"].shape == (2, 16, 8, 64) and names["q"].dtype == "bfloat16"
 
 
 def test_importing_trope_does_not_import_jax():

@@ -161,6 +161,29 @@ def test_inside_shard_map(name):
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_inside_shard_map_over_a_part_of_the_mesh(kind):
+    """The other axes split heads, by automatic sharding or by explicit types. (JAX 0.11 cannot lower the transpose of a
+    shard_map over explicit axes inside another one.)"""
+    mesh = mesh_of(kind, x=2, y=4)
+    with jax.set_mesh(mesh):
+        rotate, arguments = arguments_of(mesh, "batch and heads")
+        q, k, ids = arguments[:3]
+        local = jax.shard_map(
+            lambda q, k, ids: rotate(q, k, ids, None, None), in_specs=(P("x"),) * 3, out_specs=P("x"), axis_names={"x"}
+        )
+        results = jax.jit(local)(q, k, ids)
+        if kind == AxisType.Auto:
+            loss = lambda q, k: sum((y**3).sum() for y in local(q, k, ids))  # noqa: E731
+            found = jax.jit(jax.grad(loss, (0, 1)))(q, k)
+    plain = on_one_device(arguments)
+    assert all(map(same_bits, on_one_device(results), jax.jit(rotate)(*plain)))
+    if kind == AxisType.Explicit:
+        return
+    expected = jax.jit(jax.grad(lambda q, k: sum((y**3).sum() for y in rotate(q, k, *plain[2:])), (0, 1)))(*plain[:2])
+    assert all(map(same_bits, on_one_device(found), expected))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_keys_with_fewer_heads_than_devices_are_whole_on_each(kind):
     """Gradients of a table add the heads of k once, although each device has all of them."""
     mesh = mesh_of(kind, y=8)

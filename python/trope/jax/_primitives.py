@@ -16,7 +16,7 @@ from .._errors import Error
 from .._options import ARRAYS
 from .._spec import DIMS
 from . import _formulas
-from ._call import Arguments, Call, arguments_of, flatten, results_of
+from ._call import Arguments, Call, arguments_of, flatten, launch, results_of
 from ._partition import partitioned
 
 
@@ -39,6 +39,11 @@ class _Launch(HiPrim):
         super().__init__()
 
     def expand(self, *flat):
+        mesh = jax.typeof(flat[0]).sharding.mesh
+        if (
+            mesh.manual_axes and mesh.auto_axes
+        ):  # inside a shard_map over a part of the mesh, XLA cannot ask for a partition
+            return tuple(launch(self.call, *flat))
         return partitioned(self.call)(*flat)
 
     def batch(self, axis_data, flat, dims):

@@ -92,7 +92,8 @@ def _shard(mesh, tensors, spec, side, weights):
         return tuple(_rotate_parts(given.srcs, spec, given.side, given.weights if weights else ()))
 
     flat = [jax.sharding.reshard(x, each) for x, each in zip(flat, specs)]
-    return list(jax.shard_map(local, mesh=mesh, in_specs=tuple(specs), out_specs=results)(*flat))
+    split = jax.shard_map(local, mesh=mesh, in_specs=tuple(specs), out_specs=results, axis_names=set(mesh.explicit_axes))
+    return list(split(*flat))
 
 
 def _refuse_other_splits(i, x, factors, axes, layout):
