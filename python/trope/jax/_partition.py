@@ -201,7 +201,7 @@ def shift(call, flat, axes):
 
 def _make_partitioned(call, count):
     @custom_partitioning
-    def function(*flat):
+    def trope_rotate(*flat):
         return tuple(launch(call, *flat))
 
     def partition(mesh, arguments, results):
@@ -226,8 +226,8 @@ def _make_partitioned(call, count):
         arguments = [jax.ShapeDtypeStruct(tuple(t.shape), jax.numpy.float32) for t in argument_types]
         return Factors(call, arguments).rule()
 
-    function.def_partition(partition=partition, sharding_rule=rule)
-    return function
+    trope_rotate.def_partition(partition=partition, sharding_rule=rule)
+    return trope_rotate
 
 
 @functools.lru_cache(maxsize=1024)
