@@ -1,4 +1,4 @@
-"""This library beside eager PyTorch, torch.compile and the other libraries that are here, in one run.
+"""Compares this library with eager PyTorch, torch.compile and other installed libraries in one run.
 
     python3 bench/compare.py                              all cases, on the GPU
     python3 bench/compare.py --only llama-3-8b/ --json result.json --plot result.svg
@@ -7,16 +7,16 @@
     python3 bench/compare.py --from result.json --markdown
     python3 bench/compare.py --device cpu                 small shapes, checked and not timed
 
-A case is a model's shape, forward or backward, and a way is who rotates it, and how: bench/peers.py has both. Each result
-is compared with float64 before it is timed; a wrong one is marked WRONG and not timed, and a library that raises gets its
-error in its row.
+A case is the shape of a model, forward or backward. A way is a library and one of its methods to rotate. bench/peers.py
+lists both. Each result is compared with float64 before it is timed. A wrong result is marked WRONG and not timed. If a
+library raises an exception, its row has the error.
 
-The time of a call is that of a replay of a CUDA graph, divided by the calls in it: the median of the rounds. What cannot be
-captured is called in a loop instead, and marked "no graph": there the host may be what takes time. Calls take several sets
-of memory in turn, over four times the L2 in all, and their results are kept as long. The yardstick is the best of several
-copies of as many bytes, the best of which is timed in turn with each way. Bytes are counted the same for all ways: what
-goes in is read once and what comes out is written once, of the whole tensors; tables do not count. So what works in place
-on a part of a tensor, or keeps lines in the cache, can be faster than the copy.
+The time of a call is the replay time of a CUDA graph, divided by its number of calls: the median of the rounds. A way that
+cannot be captured is called in a loop and marked "no graph": its time may be that of the host. Successive calls use
+different sets of memory, of over four times the L2 in all, and each result is kept until its set is used again. The
+yardstick is the best of several copies of the same number of bytes; its rounds alternate with those of each way. All ways
+count bytes in the same way: each whole input tensor is read once and each output is written once. Tables do not count. So
+a way that works in place on a part of a tensor, or keeps lines in the cache, can be faster than the copy.
 
 Exit status: 1 if a result is wrong, or if this library raises.
 """
@@ -48,7 +48,7 @@ try:
 except ImportError:
     triton = None
 
-LIMIT = 2.0**-6  # largest error, relative to the largest element: bf16 tables, products and sums stay below 2^-7
+LIMIT = 2.0**-6  # bound on error / largest element; rounding of bf16 tables, products and sums stays below 2^-7
 MB = 10**6
 BYTES_OF_A_REPLAY = 4 * 10**9
 MOST_CALLS = 512
@@ -111,8 +111,9 @@ class Loop:
 
 
 def capture(calls, count):
-    """Captures a graph of `count` calls, in turn. Call it on a side stream on which each call has run before."""
-    kept = [None] * len(calls)  # the results, so that there are as many outputs as sources
+    """Captures a graph that cycles through `calls` until it has `count` calls. Run this on a side stream on which each
+    call has run before."""
+    kept = [None] * len(calls)  # keeps the last result of each call, so that there are as many outputs as sources
     gc.disable()  # it might free CUDA objects, which is not allowed during a capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -138,7 +139,7 @@ def _end_quietly(graph):
 
 
 class Gpu:
-    """Measures on a separate stream. `least` is the best copy of `size` bytes."""
+    """Measures on a separate stream. Keeps a Yardstick for each number of bytes."""
 
     def __init__(self, rounds):
         self.rounds, self.device = rounds, "cuda"
@@ -150,7 +151,7 @@ class Gpu:
         self.yardsticks = {}
 
     def count_sets(self, size):
-        """Returns how many sources of `size` bytes exceed four times the L2."""
+        """Returns the number of sources of `size` bytes that together fill four times the L2, and at least 2."""
         return max(2, -(-4 * self.l2 // size))
 
     def count_calls(self, size, sets):
@@ -169,8 +170,8 @@ class Gpu:
             return Loop(calls, count), False
 
     def time(self, calls, size, beside=None):
-        """Returns the median time of a call in us, that of the copy that takes turns with it, and whether there was a
-        graph."""
+        """Returns the median time of a call in us, the median time of the copy that alternates with it, and whether the
+        calls were captured in a graph."""
         count = self.count_calls(size, len(calls))
         replayed, is_graph = self.prepare(calls, count)
         others = [] if beside is None else [beside.graph]
@@ -227,7 +228,7 @@ class Yardstick:
         self.graph = capture(best, self.count)
 
     def see(self, us):
-        """Keeps the smallest median of the run."""
+        """Records a later median of the copy. The smallest one counts."""
         self.us = min(self.us, us)
 
 
@@ -345,7 +346,7 @@ def run_case(case, ways, gpu=None, device="cpu", tell=lambda rows: None, only=No
 
 
 def add_copies(rows, gpu):
-    """Adds the current yardstick."""
+    """Adds the time and the name of the copy, and the ratio to it, to each row with a time."""
     for row in rows:
         if row["time_us"] is not None:
             yardstick = gpu.yardstick(row["bytes"])
@@ -437,7 +438,7 @@ class Host:
             functions.update(autograd=lambda: self._autograd(way), both=lambda: self._both(way))
         return self._row(way.name, way.library, functions)
 
-    # This library, without the layers of the Python package above it
+    # This library, without the upper layers of the Python package
 
     def _without_autograd(self):
         """Returns (launch, its arguments): the part of the package below the handling of keyword arguments and autograd."""
@@ -453,13 +454,13 @@ class Host:
         return time_host(lambda: module.launch(*arguments), self.device, self.rounds)
 
     def _call(self):
-        """Calls the C function with a ready struct: that of the plan which ran last."""
-        from trope import _plan
+        """Times the C function with the struct of the prepared call that ran last."""
+        from trope import _prepared
 
         module, arguments = self._without_autograd()
         module.launch(*arguments)
-        plan = list(_plan._plans.values())[-1]
-        return time_host(lambda: plan.call(plan.reference), self.device, self.rounds)
+        prepared = list(_prepared._prepared_calls.values())[-1]
+        return time_host(lambda: prepared.call(prepared.reference), self.device, self.rounds)
 
     def run_layers(self):
         with torch.no_grad():
@@ -625,15 +626,21 @@ def draw(result, path):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="cuda where there is one, else cpu")
-    parser.add_argument("--only", action="append", help="case/direction/way or host/way contains this; any of several")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default cuda if there is a GPU, else cpu")
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="run only names (case/direction/way or host/way) that contain this text; may be repeated",
+    )
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--list", action="store_true", help="names, and nothing is run")
-    parser.add_argument("--flash-rotary", metavar="FILE", help="flash-attention's flash_attn/ops/triton/rotary.py")
-    parser.add_argument("--json", metavar="FILE", help="the result, one case a line")
-    parser.add_argument("--plot", metavar="FILE.svg", help="bars; needs matplotlib")
-    parser.add_argument("--markdown", action="store_true", help="tables for the documentation instead of rows")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="a result of --json, and nothing is run")
+    parser.add_argument("--list", action="store_true", help="print the names, run nothing")
+    parser.add_argument("--flash-rotary", metavar="FILE", help="path of flash-attention's flash_attn/ops/triton/rotary.py")
+    parser.add_argument("--json", metavar="FILE", help="write the result to this file, one case per line")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw bars; needs matplotlib")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print Markdown tables for the documentation instead of rows"
+    )
+    parser.add_argument("--from", dest="source", metavar="FILE", help="read a result of --json, run nothing")
     options = parser.parse_args(arguments)
     options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     return options
@@ -694,7 +701,7 @@ def _run_case(case, ways, gpu, options, tell):
             torch.cuda.synchronize()
             with torch.cuda.stream(gpu.stream):
                 return run_case(case, ways, gpu, options.device, tell, options.only)
-    except Exception as error:  # such as memory that the ways share
+    except Exception as error:  # such as a lack of memory for the data that the ways share
         row = {
             "case": case.name, "direction": "forward", "way": "all", "library": "trope", "tokens": case.tokens,
             "heads": list(case.heads), "bytes": 0, "status": "failed", "error": None, "time_us": None, "graph": None,

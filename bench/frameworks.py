@@ -1,19 +1,20 @@
-"""What training frameworks call for RoPE, as they come and with trope in its place: times on one GPU.
+"""Times the RoPE calls of training frameworks on one GPU, first unpatched and then with trope in their place.
 
     PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h100.json
     PYTHONPATH=python python3 bench/frameworks.py --only layers --tokens 4096
     PYTHONPATH=python python3 bench/frameworks.py --only layers --device cpu
 
-Megatron-Core and transformers must be importable; otherwise their cases are left out, by name. The script calls their own
-functions, first as they are and then between patch() and undo(). torchtitan's formula is copied here. Each call is eager
-and rotates q and k of a layer. Times are those of the GPU: calls are queued behind a kernel that sleeps, so that the host
-is ahead, as it is in a training step with long matrix products. Calls that wait for the GPU themselves include that wait.
-"host" is the time that the host alone takes. Each time is the median of rounds in which "as it comes", "with trope" and a
-copy of the same bytes take turns.
+If Megatron-Core or transformers cannot be imported, the script leaves out their cases and names them. It calls the
+functions of these packages, first unpatched and then between patch() and undo(). torchtitan's formula is copied here. Each
+call is eager and rotates q and k of a layer. Times are measured on the GPU. Calls are queued behind a kernel that sleeps,
+so that the host is ahead of the GPU, as it is in a training step with long matrix products. If a call itself waits for the
+GPU, its time includes the wait. "host" is the time that the host alone takes. Each time is the median of rounds in which
+"as it comes", "with trope" and a copy of the same bytes alternate.
 
-"layers" are whole decoder layers of transformers with autograd, eager and with torch.compile. They take turns with the
-same layer without the norms of q and k and without the rotation. The time that this saves is the share of norm and
-rotation. A way that raises is left out by name. On the CPU the layers are small and the times mean nothing.
+"layers" are whole decoder layers of transformers with autograd, eager and with torch.compile. They alternate with the same
+layer without the norms of q and k and without the rotation. The time that this saves is the share of norm and rotation. If
+a way raises an exception, the script leaves it out and names it. On the CPU the layers are small and the times mean
+nothing.
 """
 
 import argparse
@@ -53,7 +54,7 @@ class Case:
 
 
 def radians(positions, dim, device, interleaved=False):
-    """Returns the angles [positions, dim] of the usual rule, with each angle twice."""
+    """Returns the angles [positions, dim] of the default rule with base 10000. Each angle occurs twice."""
     inv_freq = 10000.0 ** -(torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim)
     angles = (torch.arange(positions, device=device, dtype=torch.float64)[:, None] * inv_freq).float()
     return angles.repeat_interleave(2, -1) if interleaved else torch.cat((angles, angles), -1)
@@ -110,8 +111,8 @@ def megatron_cases(device):
 
 
 def transformers_cases(device):
-    """Functions of modeling files, which patch() replaces for a model of that kind. The model has no weights and is
-    never called."""
+    """Returns cases that call functions of modeling files. patch() replaces them for a model of that type. The model has
+    no weights and is never called."""
     transformers = importlib.import_module("transformers")
     patch = importlib.import_module("trope.transformers").patch
     half = [f(radians(4096, 128, device))[None].to(torch.bfloat16) for f in (torch.cos, torch.sin)]
@@ -143,7 +144,7 @@ def transformers_cases(device):
 
 
 def torchtitan_cases(device):
-    """ComplexRoPE of torchtitan/models/common/rope.py: a complex table, whose rows are taken by position."""
+    """ComplexRoPE of torchtitan/models/common/rope.py: a complex table. A position selects its row."""
     table = torch.polar(torch.ones(8192, 64, device=device), radians(8192, 128, device)[:, :64].contiguous())
     positions = torch.arange(4096, device=device).expand(2, -1).contiguous()
     ours = [False]
@@ -197,8 +198,8 @@ SIZES = {  # the model, its type, and the sizes of the layer on a GPU and on the
 class Layer:
     """The decoder layer of a model with only this layer.
 
-    call: returns its result, a tensor; everything has a gradient.
-    inputs: the tensors that gradients are taken of: the layer's input, the weights of both norms, and all other parameters.
+    call: runs the layer and returns its output, a tensor with a gradient.
+    inputs: the tensors whose gradients are taken: the layer's input, the weights of both norms, and all other parameters.
     """
 
     name: str
@@ -247,7 +248,7 @@ def without_norm_and_rotation(model):
 
 
 def find_layer_ways():
-    """Returns {way: a function of the model that makes a context}."""
+    """Returns {way: function}. function(model) returns a context in which the model works that way."""
     patch = importlib.import_module("trope.transformers").patch
     return {
         "plain": lambda model: contextlib.nullcontext(),
@@ -258,8 +259,8 @@ def find_layer_ways():
 
 
 class Compiled:
-    """A function without arguments, compiled by torch.compile. Its calls bypass Dynamo. Dynamo would compile again once
-    the patches of the first call are undone."""
+    """A function without arguments, compiled by torch.compile. Calls bypass Dynamo, which would compile again after the
+    patches of the first call are undone."""
 
     def __init__(self, function):
         torch.compiler.reset()
@@ -281,7 +282,7 @@ class Compiled:
 # ---- Measuring ----
 
 
-SLEEP = 40_000_000  # cycles: at least 20 ms, in which the host queues the calls of a round
+SLEEP = 40_000_000  # GPU cycles, at least 20 ms: the time in which the host queues the calls of a round
 
 
 def elapsed(function, count, device="cuda"):
@@ -392,8 +393,8 @@ def prepare_layer(layer, ways, is_compiled, gradient):
 
 
 def measure_layer(layer, ways, is_compiled, device, rounds, count):
-    """Returns the times of each way, as measure() does. The difference and the equal elements are those of the patched
-    ways. Equal elements are counted in the result alone."""
+    """Returns the times of each way, in the form of measure(). For each patched way it adds the largest difference from
+    the plain way, in all results, and the fraction of equal elements, in the layer's output alone."""
     generator = torch.Generator(device).manual_seed(1)
     gradient = torch.randn(layer.inputs[0].shape, device=device, generator=generator).to(torch.bfloat16)
     calls, results, failed = prepare_layer(layer, ways, is_compiled, gradient)
@@ -468,18 +469,18 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=[*SOURCES, "layers"], action="append", help="one framework; may be repeated")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--count", type=int, default=30, help="calls in a row of each round; of layers a sixth")
+    parser.add_argument("--count", type=int, default=30, help="consecutive calls in each round (layers: a sixth)")
     parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small layers, which --only must name"
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small layers, requires --only layers"
     )
-    parser.add_argument("--tokens", type=int, nargs="+", help="of layers: 4096 and 8192, on the CPU 32")
-    parser.add_argument("--code", choices=CODE, nargs="+", default=CODE, help="of layers: one of the two alone")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--tokens", type=int, nargs="+", help="tokens of layers, default 4096 and 8192 (CPU: 32)")
+    parser.add_argument("--code", choices=CODE, nargs="+", default=CODE, help="code of layers, default both")
+    parser.add_argument("--json", help="write the results to this file")
     options = parser.parse_args(arguments)
     if options.device == "cpu" and options.only != ["layers"]:
         parser.error("--device cpu is for --only layers: other cases measure on a GPU")
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("bench/frameworks.py measures on a GPU, and there is none")
+        parser.error("bench/frameworks.py needs a GPU, and there is none")
     if options.rounds < 2:
         parser.error("--rounds must be at least 2: the first one is not counted")
     options.tokens = options.tokens or ([32] if options.device == "cpu" else [4096, 8192])

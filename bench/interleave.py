@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares two builds of the library by `trope bench`, in turn.
+"""Compares two builds of the library with `trope bench`.
 
     interleave.py TROPE OLD_FOLDER NEW_FOLDER [--rounds 3] [--lose 0.01] [-- BENCH_OPTION ...]
 
-TROPE is the program, which must find libtrope.so.0 by LD_LIBRARY_PATH, and a FOLDER is where a library is. The builds take turns
-in each round. Prints every case whose median ratio to a copy differs by more than --lose, the greatest loss first, and ends with
+TROPE is the program `trope`, which must find libtrope.so.0 by LD_LIBRARY_PATH. Each FOLDER contains a library. Each round
+runs both builds. Prints every case whose median ratio to a copy differs by more than --lose, the greatest loss first, and ends with
 status 1 if any case loses more than that.
 """
 

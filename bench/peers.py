@@ -30,10 +30,10 @@ class Case:
     """Tensors of a model as its projections produce them, on one GPU.
 
     kind: "rope": q and k, bshd, positions from tokens; "mrope": the same, with ids on three axes; "thd": q and k, packed
-        sequences of `lengths`; "mla-q": q, of which the end of each head rotates; "mla-kv": kv and k_pe to key and value;
+        sequences of `lengths`; "mla-q": q; only the end of each head rotates; "mla-kv": kv and k_pe become key and value;
         "norm": like "rope", with an RMS norm of each head before the rotation, as in Qwen3; "norm-token": the same, with
-        one norm over all heads of a token, a weight for each head, and fp32 tables, as in OLMo 2. Backward of both takes
-        q and k after their gradients, and also returns the gradients of the two weights.
+        one norm over all heads of a token, a weight for each head, and fp32 tables, as in OLMo 2. With a norm,
+        backward takes the gradients, then q and k, and also returns the gradients of the two weights.
     heads: of q and k, or all heads of latent attention.
     plus_one: the norm multiplies by 1 + weight, as Gemma 3's does.
     """
@@ -53,7 +53,7 @@ class Case:
         return self.kind.startswith("norm")
 
     def tiny(self, tokens=None):
-        """Has so few tokens that a CPU finishes at once. Packed sequences keep two tokens each."""
+        """Returns the case with so few tokens that a CPU finishes at once. 64 packed sequences keep two tokens each."""
         tokens = tokens or (128 if self.kind == "thd" else 32)
         return dataclasses.replace(self, tokens=tokens)
 
@@ -84,7 +84,8 @@ CASES = (
 
 
 def lengths_of(rule, tokens):
-    """Lengths of packed sequences: 64 equal ones; of 4 tokens; Pareto ones of 64 to 16384 tokens, as in `trope bench`."""
+    """Returns the lengths of packed sequences: 64 equal lengths, 4 tokens each, or Pareto lengths of 64 to 16384 tokens, as
+    in `trope bench`."""
     if rule == "64":
         return [tokens // 64] * 64
     if rule == "4":
@@ -151,14 +152,14 @@ class Problem:
         return size * sum(torch.Size(shape).numel() for shape in self.shapes(direction) + into)
 
     def shapes(self, direction):
-        """Shapes of the inputs: in backward the gradients and, with a norm, q and k after them."""
+        """Shapes of the inputs. The inputs of backward are the gradients and, with a norm, q and k after them."""
         if direction == "forward":
             return self.shapes_in
         return self.shapes_out + (self.shapes_in if self.case.is_normed else [])
 
     @functools.cached_property
     def weights(self):
-        """Weights of the norms of q and k, which multiply by 1/2 to 3/2: [dim], or [heads, dim] for a norm over tokens."""
+        """Weights of the norms of q and k: [dim], or [heads, dim] for a norm over tokens. The factors are 1/2 to 3/2."""
         if not self.case.is_normed:
             return []
         generator = torch.Generator(self.device).manual_seed(SEED)
@@ -181,7 +182,7 @@ class Problem:
 
     @functools.cached_property
     def host_inv_freq(self):
-        """inv_freq as numbers. Reading the tensor waits for the GPU, which a graph does not allow."""
+        """inv_freq as a list of numbers. Reading the tensor waits for the GPU, which is not allowed in a graph capture."""
         return self.inv_freq.tolist()
 
     @functools.cached_property
@@ -202,7 +203,8 @@ class Problem:
         """[positions, pairs]: the angles of each position."""
         return torch.arange(self.longest, device=self.device)[:, None] * self.inv_freq
 
-    # Tables: full tables have a column per element, half tables one per pair; row tables are by position, others by token
+    # Tables: half tables ("half_...") have one column per pair, the others one per element. Tables with "row" in their
+    # names have one row per position, the others one per token.
 
     def _full(self, angles, function):
         dtype = torch.float32 if self.kind == "norm-token" else self.dtype
@@ -341,11 +343,11 @@ def reference(problem, direction, tensors):
 class Way:
     """A way to rotate.
 
-    kinds: of the problems that it supports.
+    kinds: the kinds of problems that it supports.
     apply: apply(problem, *tensors) returns the results as a tuple. The weights of norms come after the tensors.
     backward: backward(problem, *gradients) returns the gradients of the inputs. None: autograd of apply. With a norm, q and
         k come after the gradients, and the results are the gradients of q, k and their weights.
-    autograd: apply has a gradient.
+    autograd: autograd can differentiate apply.
     memory: the memory order of the results, and therefore of their gradients.
     traced: the forward call runs with autograd on, so that one compilation serves both directions.
     """
@@ -399,7 +401,7 @@ def _trope_tables_backward(p, *gradients):
 
 
 def _heads_first(tensors):
-    """Returns new tensors of these shapes, bshd, whose memory order is bhsd."""
+    """Returns new tensors of the same shapes (bshd). Their memory order is bhsd."""
     return [torch.empty_like(t.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2) for t in tensors]
 
 
@@ -434,7 +436,7 @@ def _trope_kv_backward(p, d_key, d_value):
 
 
 def _trope_kv_autograd(p, kv, k_pe):
-    """The variant for autograd: one call for k_pe of all heads, and torch for the rest."""
+    """The variant that supports autograd: one call rotates k_pe for all heads, and torch does the rest."""
     k_pe = trope.torch.rotate(k_pe, shared_heads=kv.shape[1], **p.options)
     return torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:].contiguous()
 
@@ -507,7 +509,7 @@ def _norm_of(p):
 
 
 def _norm_qk(norm, q, k, q_weight, k_weight, cos, sin):
-    """Includes the transposes of Qwen3Attention: the tensors that go to attention are views."""
+    """Includes the transposes of Qwen3Attention, which passes views to the attention."""
     q, k = norm(q, q_weight).transpose(1, 2), norm(k, k_weight).transpose(1, 2)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     results = q * cos + _rotate_half(q) * sin, k * cos + _rotate_half(k) * sin
@@ -601,7 +603,7 @@ def _torch_ways():
 
 
 def _transposed(function):
-    """Calls function(q, k), which takes and returns bhsd, on bshd, or on thd as a batch of 1."""
+    """Wraps function(q, k), which takes and returns bhsd tensors, so that it takes bshd, or thd as a batch of 1."""
 
     def call(q, k):
         packed = q.dim() == 3
@@ -646,7 +648,7 @@ def _liger_ways():
     norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
 
     def normalise(p, x, weight):
-        """Normalises as Liger does for Gemma 3 and Qwen3. For OLMo 2, each token is a row."""
+        """Normalises as Liger does for Gemma 3 and Qwen3. For OLMo 2, it normalises all heads of a token together."""
         how = (1.0, "gemma") if p.case.plus_one else (0.0, "llama")
         return norm.apply(x.flatten(4 - weight.dim()), weight.flatten(), EPS, *how).view(x.shape)
 
@@ -669,7 +671,7 @@ def _each(function):
 
 
 def _rotary_calls(function, more=None):
-    """Returns calls of function(x, cos, sin, ...) by rows and by tokens, with these keyword arguments."""
+    """Returns two functions that call function(x, cos, sin, **more): with tables by position, and with tables by token."""
     more = more or {}
 
     def by_rows(p, x):
@@ -683,8 +685,8 @@ def _rotary_calls(function, more=None):
 
 
 def _rotary_ways(library, kernel, function):
-    """Returns ways with the kernel's own function, which can rotate back (or None), and with a function that supports
-    autograd (or None)."""
+    """Returns the ways of a library. `kernel` is the kernel's own function, which can rotate back. `function` supports
+    autograd. One of them may be None."""
     rows, tokens = _rotary_calls(function or kernel)
     rows_back, tokens_back = _rotary_calls(kernel, {"conjugate": True}) if kernel else (None, None)
     in_place, _ = _rotary_calls(kernel or function, {"inplace": True})
@@ -699,7 +701,7 @@ def _rotary_ways(library, kernel, function):
 
 
 def load_file(path):
-    """Loads a module from a file at any path."""
+    """Loads the Python file at `path` as a module."""
     spec = importlib.util.spec_from_file_location("flash_rotary", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -763,7 +765,7 @@ def _apex_ways():
     ]
 
 
-# Megatron-Core's latent attention kernels, on tensors [tokens, batch, heads, elements]; q and its gradient are in place
+# Megatron-Core's latent attention kernels, for [tokens, batch, heads, elements]; q and its gradient are rotated in place
 
 
 def _megatron_ways():

@@ -1,8 +1,8 @@
-"""The ratio to a copy against the bytes moved, from the JSON of `trope bench --device cuda`.
+"""Plots the ratio to a copy against the bytes moved, from the JSON of `trope bench --device cuda`.
 
     python3 bench/plot.py RESULT.json [docs/cuda-ratio.svg]
 
-Draws the cases SHAPE-sTOKENS-SOURCE that there are in six sizes or more. Needs matplotlib; without it the exit status is 77.
+Draws the cases SHAPE-sTOKENS-SOURCE that exist in six sizes or more. Needs matplotlib; without it the exit status is 77.
 """
 
 import json

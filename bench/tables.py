@@ -1,4 +1,4 @@
-"""Tables of ratios to a copy, as Markdown.
+"""Prints tables of ratios to a copy, as Markdown.
 
     python3 bench/tables.py RESULT.json [DTYPE]
     python3 bench/tables.py --summary RESULT.json

@@ -1,11 +1,11 @@
-# Compiler and linker options that make a defect harder to exploit. Their cost per call is too small to measure: the kernels
-# keep their instructions, apart from a mark at the start of each function. Each option is used if the compiler and the
-# linker have it. trope_hardening lists the options in use for tests/api/hardened.
+# Compiler and linker options that make a defect harder to exploit. Their cost per call is too small to measure: the code of
+# the kernels does not change, except for endbr64 at the start of each function. Each option is used if the compiler and the
+# linker support it. trope_hardening lists the options in use for tests/api/hardened.
 #
-#   stack-protector   Functions with arrays check for writes beyond the arrays when they return. Kernels do without:
-#                     they run for every token, and the indices of their arrays have been checked.
+#   stack-protector   Functions with arrays check for writes beyond the arrays when they return. Kernels are compiled
+#                     without it: they run for every token, and the indices of their arrays have been checked.
 #   cet               Indirect jumps and returns reach only permitted targets (x86: endbr64 and the shadow stack).
-#   relro             The loader resolves all addresses at the start and then makes their table read-only.
+#   relro             The loader resolves all addresses at the start and then makes the table of addresses read-only.
 include(CheckCCompilerFlag)
 include(CheckLinkerFlag)
 

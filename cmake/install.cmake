@@ -5,10 +5,10 @@ install(TARGETS trope EXPORT trope
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES include/trope/trope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trope)
 install(FILES LICENSE README.md CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES third_party/xla/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME LICENSE.xla) # src/api/xla.c includes its header
+install(FILES third_party/xla/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME LICENSE.xla) # of src/api/xla.c
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.svg)
-# Only the wheel (pyproject.toml) installs this component. It is a single file, because a wheel cannot contain symbolic
-# links.
+# Only the wheel (pyproject.toml) installs this component. The component is a single file, because a wheel cannot contain
+# symbolic links.
 if(BUILD_SHARED_LIBS)
   install(FILES $<TARGET_FILE:trope> DESTINATION trope RENAME libtrope.so COMPONENT python EXCLUDE_FROM_ALL)
 endif()
@@ -20,7 +20,7 @@ if(TROPE_CUDA_FOUND AND NOT BUILD_SHARED_LIBS)
   set(trope_needs_cuda ON)
 endif()
 configure_package_config_file(cmake/trope-config.cmake.in trope-config.cmake INSTALL_DESTINATION ${trope_package_dir})
-# A program must request a version with the same major number, as for SOVERSION.
+# A program must request a version with the same major number. SOVERSION follows the same rule.
 write_basic_package_version_file(trope-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(EXPORT trope NAMESPACE trope:: FILE trope-targets.cmake DESTINATION ${trope_package_dir})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/trope-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/trope-config-version.cmake

@@ -7,7 +7,7 @@ option(TROPE_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_INSTALL "Install the library, its header and its package files" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_WERROR "Treat warnings as errors" OFF)
 set(TROPE_PYTHON "" CACHE FILEPATH "Interpreter for the Python package's tests (empty: .venv's, or else any Python 3)")
-set(TROPE_JAX_PYTHON "" CACHE FILEPATH "Interpreter for the tests of trope.jax (empty: .venv-jax's, or else TROPE_PYTHON's)")
+set(TROPE_JAX_PYTHON "" CACHE FILEPATH "Interpreter for trope.jax's tests (empty: .venv-jax's, or else TROPE_PYTHON's)")
 set(TROPE_SANITIZE "" CACHE STRING "Sanitizers to build everything with, such as address,undefined")
 option(TROPE_FUZZ "Build everything for libFuzzer, and the fuzz targets; with clang, and best with TROPE_SANITIZE" OFF)
 
@@ -53,8 +53,8 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
       string(APPEND CMAKE_CUDA_FLAGS " --generate-code=arch=compute_80,code=sm_80"
              " --generate-code=arch=compute_90,code=[${trope_hopper_code}]")
     endif()
-    # PTX for devices before 9.0 lacks the instruction that waits for the previous kernel, and a newer device may run that
-    # PTX. So with such an architecture, no kernel is launched early (early_launch.cuh).
+    # PTX for architectures before 9.0 lacks the instruction that waits for the previous kernel, but a newer device may run
+    # this PTX. If the build contains such an architecture, no kernel is launched early (early_launch.cuh).
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
       if(architecture MATCHES "^([0-9]+)[af]?(-virtual)?$" AND CMAKE_MATCH_1 LESS 90)
         add_compile_definitions(TROPE_EARLY_LAUNCHES=0)

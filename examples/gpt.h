@@ -455,7 +455,7 @@ static void layer_backward(struct gpt *m, int l, const struct batch *batch)
     norm_backward(&a->norm_attention, m->dx, m->dnormed, t, c);
 }
 
-/* Returns the loss of one token. Its logits become probabilities and then, times 1/count, their gradient. */
+/* Returns the loss of one token. Replaces its logits by their gradient times 1/count. */
 static double cross_entropy(real *logits, int target, int count)
 {
     real most = logits[0], sum = 0;
@@ -605,7 +605,7 @@ static void gpt_free(struct gpt *m)
 }
 
 /* Fills the weights with normal numbers, scaled so that products keep their size. Weights of outputs that are added to x
- * are smaller if there are more layers. The gains are 1, plus a spread. */
+ * are smaller if there are more layers. The gains are 1 plus `spread` times such numbers. */
 static void gpt_randomize(struct gpt *m, uint64_t seed, double spread)
 {
     for (int i = 0; i < TENSORS; i++) {

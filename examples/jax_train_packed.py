@@ -3,13 +3,13 @@
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so .venv-jax/bin/python examples/jax_train_packed.py
     python3 examples/jax_train_packed.py --dtype bfloat16        after `pip install .`
 
-It shows how trope.jax.rotate goes into a model of one's own. A training step is one jitted function. The stream of each batch
-is filled up to BATCH_TOKENS tokens, so that the step is compiled once, and cu_seqlens, which is traced, says where each
-document begins. The way of jax.numpy gathers rows of cos and sin by the position of each token. Both models start from the
+It shows how trope.jax.rotate goes into a model of one's own. A training step is one jitted function. Each batch is filled up
+to BATCH_TOKENS tokens, so that the step is compiled once. cu_seqlens is an argument of the step, and tells where each document
+begins. The way of jax.numpy gathers rows of cos and sin by the position of each token. Both models start from the
 same weights and see the same documents.
 
-The losses of the two are printed. They differ by rounding alone, which training amplifies. Exit status: 1 if the loss of any
-step differs by more than BOUNDS has for the dtype, 2 for bad usage.
+The program prints the losses of the two. They differ by rounding alone, which training amplifies. Exit status: 1 if the loss
+of any step differs by more than BOUNDS has for the dtype, 2 for bad usage.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def loss_of(weights, tokens, targets, cu_seqlens, rotate, dtype):
 
 
 def make_step(rotate, dtype):
-    """Returns the jitted function that makes a step of Adam: (weights, moments, count, batch) -> (weights, moments, loss)."""
+    """Returns the jitted step of Adam: (weights, moments, count, batch) -> (weights, moments, loss)."""
 
     def step(weights, moments, count, batch):
         loss, grads = jax.value_and_grad(loss_of)(weights, *batch, rotate, dtype)

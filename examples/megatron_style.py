@@ -1,21 +1,22 @@
-"""Packed QKV under tensor and context parallelism, as Megatron has them: the ranks get the bits of one process.
+"""Rotates packed QKV with tensor and context parallelism, as Megatron does: the ranks compute the bits of one process.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/megatron_style.py               4 processes, CPU
     torchrun --nproc-per-node 8 examples/megatron_style.py --device cuda --tp 4 --cp 2                 after `pip install .`
 
-Tensor parallel ranks have groups of heads of the packed tensor [tokens.., groups, (q_per_group + 2) * head_dim], context
-parallel ranks two chunks of each sequence, chunk r and chunk 2 cp - 1 - r (zigzag). Each rank cuts its share out of random
-tensors that all of them can make, rotates it by the function that Megatron-Core calls, and sends the gradient of random
-upstream gradients back through it. Results and gradients of all ranks are then gathered, put in order, and compared with
-those of the whole, which each rank computes alone as well:
+A tensor parallel rank has some groups of heads of the packed tensor [tokens.., groups, (q_per_group + 2) * head_dim]. A
+context parallel rank has two chunks of each sequence: chunks r and 2 cp - 1 - r (zigzag). All ranks make the same random
+tensors. Each rank takes its share, rotates it with the function that Megatron-Core calls, and runs backward with random
+upstream gradients. The results and gradients of all ranks are then gathered, put in order, and compared with those of the
+whole tensors, which each rank also computes alone:
 
     q, k, v and the gradient of QKV   bit for bit
-    the gradient of the angles        if they are learned: a sum over ranks, whose order differs, so within a bound
+    the gradient of learned angles    within a bound, because the sum over ranks has another order
 
-Cases: packed sequences (thd), padded to what 2 cp divides; sequences of one length (sbhd), with the table of all positions;
-and sbhd with the rows of the table cut to those of the rank, as Megatron-Core's models hand it on.
+There are three cases: packed sequences (thd), padded to multiples of 2 cp; sequences of one length (sbhd) with the table of
+all positions; and sbhd with only this rank's rows of the table, as Megatron-Core's models pass it.
 
-Exit status: 0 all is equal, 1 something is not or a rank failed, 2 bad usage. A rank that waits for a dead one gives up.
+Exit status: 0 if all is equal, 1 if something differs or a rank failed, 2 for bad usage. A rank gives up waiting for a
+rank that died.
 """
 
 import argparse
@@ -105,7 +106,7 @@ def gather(x, dim, group):
 
 
 def rotate_split(whole, learned, tp_group, cp_group):
-    """Computes on all ranks together what rotate returns for the whole."""
+    """Splits the whole over the ranks, rotates the shares, and returns the same as rotate returns for the whole."""
     tp, cp = tp_group.size(), cp_group.size()
     tokens = [find_tokens(whole, cp, cp_rank) for cp_rank in range(cp)]
 
@@ -119,7 +120,7 @@ def rotate_split(whole, learned, tp_group, cp_group):
     upstream = [cut(dy) for dy in whole.upstream]
     results, d_freqs = rotate(whole, cut(whole.qkv), upstream, learned, cp, cp_group.rank())
     if learned:
-        dist.all_reduce(d_freqs)  # over both groups: each rank has other tokens or heads, but the rows of all positions
+        dist.all_reduce(d_freqs)  # over both groups: a rank has some tokens and heads, but d_freqs has all positions
     return [join(x) for x in results], d_freqs
 
 
@@ -197,7 +198,8 @@ def main():
     if "WORLD_SIZE" in os.environ:  # torchrun
         if int(os.environ["WORLD_SIZE"]) != ranks:
             parser.error(
-                "tp %d x cp %d are not the %s ranks there are" % (options.tp, options.cp, os.environ["WORLD_SIZE"])
+                "tp %d x cp %d must be the number of ranks, which is %s"
+                % (options.tp, options.cp, os.environ["WORLD_SIZE"])
             )
         return run(int(os.environ["RANK"]), options, ranks, "env://")
     if options.device == "cuda" and torch.cuda.device_count() < ranks:

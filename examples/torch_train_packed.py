@@ -1,14 +1,14 @@
-"""A small GPT, trained on packed documents twice from one seed: Q and K are rotated by trope, then by eager PyTorch.
+"""Trains a small GPT on packed documents twice from one seed: once trope rotates q and k, once eager PyTorch does.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/torch_train_packed.py --plot loss.svg
     python3 examples/torch_train_packed.py --device cuda --dtype bfloat16        after `pip install .`
 
-It shows how trope.torch.rotate goes into a model of one's own: q and k are views of the packed projection, which are read
-as they lie, and cu_seqlens alone says where each document begins; no position ids and no tables are made. The eager way
+It shows how to use trope.torch.rotate in your own model: q and k are views of the packed projection and are
+not copied. cu_seqlens alone tells where each document begins: the model makes no position ids and no tables. The eager way
 gathers rows of cos and sin by the position of each token, as most code does. Both models start from the same weights and
-see the same documents, cut and packed as by train_packed.c, and attention is within a document.
+see the same documents, cut and packed as in train_packed.c. Attention stays within a document.
 
-The losses of the two are printed and, with --plot, drawn. They differ by rounding alone, which training amplifies. Exit
+The losses of the two are printed and, with --plot, drawn. They differ only by rounding, which training amplifies. Exit
 status: 1 if the loss of any step differs by more than BOUNDS has for the dtype, 2 for bad usage.
 """
 
@@ -36,7 +36,7 @@ ROWS = 12  # number of lines to print, approximately
 LEARNING_RATE, THETA = 2e-3, 10000.0
 FREQUENCIES = trope.frequencies(rope_type="default", rope_theta=THETA, head_dim=HEAD_DIM)
 # Nats per byte, after 300 steps. Training amplifies the first difference in rounding to 7e-5 in float32. In bfloat16, eager
-# PyTorch rounds cos, sin, both products and the sum; trope rounds only the sum. This gives up to 3e-2.
+# PyTorch rounds cos, sin, both products and the sum; trope rounds only the sum. Their losses differ by up to 3e-2.
 BOUNDS = {torch.float32: 5e-4, torch.bfloat16: 0.1}
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
@@ -45,7 +45,7 @@ CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
 def read_sequences(path):
     """Reads documents that are separated by "%" lines. Each document gets a zero before and after it and is cut into
-    sequences of at most MAX_SEQUENCE tokens, each with the byte that comes next: [length + 1] bytes."""
+    sequences of at most MAX_SEQUENCE tokens. Each sequence also has the byte that follows it: [length + 1] bytes."""
     with open(path, "rb") as file:
         documents = [b"\0" + document.strip(b"\n") + b"\0" for document in file.read().split(b"\n%\n") if document]
     return [document[i : i + MAX_SEQUENCE + 1] for document in documents for i in range(0, len(document) - 1, MAX_SEQUENCE)]
@@ -162,7 +162,7 @@ class Trainer:
 
 
 def train(options):
-    """Returns the losses of all steps: with trope, and eager."""
+    """Trains both models. Returns the losses of all steps with trope, and with eager PyTorch."""
     torch.manual_seed(options.seed)
     model = GPT().to(options.device)
     trainers = [Trainer(model, rotate, options.dtype) for rotate in (rotate_by_trope, rotate_eagerly)]
@@ -187,7 +187,7 @@ def plot(losses, path):
     steps = range(1, len(losses[0]) + 1)
     above.plot(steps, losses[1], label="eager PyTorch", linewidth=3, alpha=0.4)
     above.plot(steps, losses[0], label="trope", linewidth=1)
-    above.set_ylabel("loss, nats a byte")
+    above.set_ylabel("loss, nats per byte")
     above.legend()
     below.semilogy(steps, [abs(a - b) or float("nan") for a, b in zip(*losses)], linewidth=1)
     below.set(xlabel="step", ylabel="|difference|")
@@ -198,8 +198,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: by autocast")
-    parser.add_argument("--seed", type=int, default=1, help="of the weights and the order of the documents")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16 uses autocast")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the weights and the order of the documents")
     parser.add_argument("--plot", metavar="FILE", help="draw the losses: SVG, PNG, ...")
     options = parser.parse_args()
     if options.steps < 1:

@@ -11,7 +11,7 @@
  *  2. It checks the gradient of the whole model at random weights: the double model against finite differences, and the
  *     float model, which is the one that is trained, against the double one.
  *  3. It trains two models side by side, from the same weights and on the same batches. One rotates Q and K. The other
- *     knows of positions only what it can guess from the causal mask.
+ *     can only infer positions from the causal mask.
  *  4. It compares their loss on the documents that neither has seen. The loss with RoPE must be lower by at least MARGIN.
  *
  * On one machine the same seed gives the same numbers. Exit status: 0 = success, 1 = a check failed, 2 = bad usage or an
@@ -51,10 +51,9 @@ static void print_help(void)
          "\n"
          "  --text FILE    documents separated by lines \"%\" (default: examples/corpus.txt)\n"
          "  --steps N      batches to train on (default 480)\n"
-         "  --seed N       of the weights and the order of the documents (default 1)\n"
+         "  --seed N       seed of the weights and the order of the documents (default 1)\n"
          "  --threads N    1, or 2 (the default): one for each model\n"
-         "  --check-only   check the gradient, do not train\n"
-         "  --help         this text\n"
+         "  --check-only   check the gradient, do not train\n  --help         print this text\n"
          "\n"
          "Exit status: 0 all is well; 1 the gradient is wrong, or RoPE is not clearly better than no positions; 2 bad\n"
          "usage or an unreadable text.");
@@ -109,7 +108,7 @@ static const char *default_text(void)
             return paths[i];
         }
     }
-    fprintf(stderr, "train_packed: no corpus at %s nor at examples/corpus.txt; name a text with --text\n", paths[0]);
+    fprintf(stderr, "train_packed: no corpus at %s or at examples/corpus.txt; give a text with --text\n", paths[0]);
     exit(2);
 }
 
@@ -282,7 +281,8 @@ static int run_training(const struct gpt_shape *shape, const struct corpus *corp
         loss[i] = validate(&models[i].gpt, corpus, &tokens[i]);
 
     double gain = loss[PLAIN] - loss[ROPE];
-    printf("\nvalidation loss, nats per byte, on %lld bytes of documents that neither has seen\n", (long long)tokens[ROPE]);
+    printf("\nvalidation loss, nats per byte, on %lld bytes of documents that neither model has seen\n",
+           (long long)tokens[ROPE]);
     printf("  with RoPE %.3f, without positions %.3f: RoPE is lower by %.3f (at least %.1f): %s\n", loss[ROPE], loss[PLAIN],
            gain, MARGIN, gain >= MARGIN ? "pass" : "FAIL");
     printf("trained in %.1f s; trope rotated Q, K and their gradients in %.2f s of that\n", trained - start,

@@ -1,15 +1,15 @@
-"""Tokens a second of Hugging Face models in training, before and after trope.transformers.patch(model), and equal logits.
+"""Measures the training speed of Hugging Face models before and after trope.transformers.patch(model), and compares logits.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/transformers_patch.py
     python3 examples/transformers_patch.py --device cuda --dtype bfloat16 --size small --compile    after `pip install .`
 
 A Llama and a Qwen2 are made from a config, with random weights; nothing is downloaded. For each:
 
- 1. The logits of the model as it is, patched, and after undo(), which must have the same bits. (By the model that is not
+ 1. The logits of the original model, the patched model, and the model after undo() have the same bits. (The model is not
     compiled: torch.compile fuses eager's operations, and rounds less often.)
- 2. Training steps, forward, backward and AdamW, in this order: half of them unpatched, all of the patched ones, the other
-    half unpatched. So a machine that becomes slower or faster meanwhile favours neither. Each block begins with WARMUP
-    steps that are not timed. The time of a step is the median.
+ 2. Training steps (forward, backward and AdamW) run in this order: half of the unpatched steps, all patched steps, the
+    other half of the unpatched ones. So a machine that becomes slower or faster meanwhile favours neither. Each block
+    begins with WARMUP steps that are not timed. The time of a step is the median.
 
 Exit status: 0, 1 if the logits differ or the patch was not called, 2 bad usage.
 """
@@ -42,8 +42,8 @@ def make_model(config_class, options):
 
 @torch.no_grad()
 def have_same_logits(model, ids):
-    """Returns whether the model's logits are bit-identical as it is, patched, and after undo(), with one call of the
-    patch per layer."""
+    """Returns whether the logits of the unpatched model, of the patched model, and after undo() are bit-identical. Exits
+    if the patch is not called once per layer."""
     before = model(ids).logits
     with trope.transformers.patch(model) as handle:
         patched = model(ids).logits
@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny")
-    parser.add_argument("--steps", type=int, default=20, help="of each way, that are timed")
+    parser.add_argument("--steps", type=int, default=20, help="number of timed steps of each way")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model, both ways")
     options = parser.parse_args()
     if options.steps < 1:

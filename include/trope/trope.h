@@ -2,8 +2,8 @@
  *
  * One call rotates up to 16 tensors ("operands": Q, K, or slices of a packed QKV buffer) and copies
  * the elements that are not rotated. It can also compute the RMS norms of the operands. The library
- * computes no attention, allocates nothing, and never prints. Between calls it keeps threads, which
- * sleep, and the last error of each thread, but no state that affects a result. This file is the
+ * computes no attention, allocates nothing, and never prints. Between calls it keeps sleeping
+ * threads and the last error of each thread, but no state that affects a result. This file is the
  * reference. docs/semantics.md explains it with pictures.
  *
  * M rotates one pair of elements. M' is its transpose:
@@ -26,20 +26,20 @@
  * Rules that hold for the whole interface:
  *   - A function returns TROPE_OK (0), or a status that says what is wrong. A call that fails has
  *     written nothing, and trope_last_error() names the function, the argument, its value and the
- *     rule. The one exception is TROPE_ERROR_DEVICE: some CUDA calls are several launches (calls
+ *     rule. The one exception is TROPE_ERROR_DEVICE. Some CUDA calls are several launches: calls
  *     with d_freqs, d_inv_freq or d_weight, and backward calls in which only some operands have a
- *     norm), and the launches before the one that failed are queued.
- *   - Any thread may call any function at any time. A call takes at most 60 KB of its stack.
+ *     norm. The launches before the one that failed are queued.
+ *   - Any thread may call any function at any time. A call takes at most 60 KB of stack.
  *   - A field that decides how bytes are read has no default. Its values begin at 1. It must be set
  *     where it applies, and must be 0 where it does not. For other fields 0 is either refused or a
  *     default, as their comments say.
  *   - Strides count elements. Sizes describe the tensors on this rank. Pointers must be aligned to
  *     their elements. A struct may be larger than in this version if all bytes after the fields of
  *     this version are 0.
- *   - For f32, f16 and bf16, the bits of an element depend only on its input, its angles, its
+ *   - For f32, f16 and bf16, the bits of a result element depend only on its input, its angles, its
  *     position and the rounding mode. They do not depend on layout, strides, threads, instruction
- *     set, device, the caller's floating-point environment, or how the work is split. (The sums of
- *     shared heads and of gradients of the angles cover the tokens and heads of one call.)
+ *     set, device, the caller's floating-point environment, or how the work is split. (But a sum
+ *     over shared heads, or for a gradient of the angles, covers the tokens and heads of one call.)
  */
 #ifndef TROPE_TROPE_H
 #define TROPE_TROPE_H
@@ -73,7 +73,7 @@ enum {
     TROPE_ERROR_NULL = 1,        /* a required pointer is NULL */
     TROPE_ERROR_ARGUMENT = 2,    /* a value is missing, out of range, or contradicts another one */
     TROPE_ERROR_OVERLAP = 3,     /* a destination overlaps itself, or other memory of the call */
-    TROPE_ERROR_OVERFLOW = 4,    /* a size or an offset is over its limit, at most 2^60 */
+    TROPE_ERROR_OVERFLOW = 4,    /* a size, an offset or an address is over its limit */
     TROPE_ERROR_DATA = 5,        /* cu_seqlens, ids or start positions have invalid values */
     TROPE_ERROR_UNSUPPORTED = 6, /* this device, machine or build cannot run the call */
     TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
@@ -81,7 +81,8 @@ enum {
 /* Bits of the status word of a call (trope_args.status). */
 enum {
     TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows (POISON only) */
-    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, leave the stream or exceed their storage */
+    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, leave the stream, or give a sequence
+                                  * more tokens than cu_seqlens_padded has room for */
     TROPE_STATUS_CP_LENGTH = 4,  /* the context parallel layout cannot split a sequence */
     TROPE_STATUS_PADDING = 8     /* a token is in no sequence, and the call has no padding policy */
 };
@@ -97,12 +98,12 @@ enum { TROPE_DEVICE_CPU = 1, TROPE_DEVICE_CUDA = 2, TROPE_DEVICE_AUTO = 3 };
 enum { TROPE_ISA_AUTO = 0, TROPE_ISA_PORTABLE = 1, TROPE_ISA_AVX2 = 2, TROPE_ISA_AVX512 = 3 };
 /* The layout of a tensor. The letters are its dimensions, outermost first: s(equence), b(atch),
  * h(ead), d(im), t(oken of a packed stream). A tensor in one of the first four layouts is
- * contiguous, with groups outside heads, and its strides must be 0. THD requires batch 1. STRIDED
- * takes the strides as given, so a stride of 0 repeats an element (an expanded tensor). */
+ * contiguous, with groups outside heads, and its stride fields must be 0. THD requires batch 1.
+ * STRIDED takes the strides as given, so a stride of 0 repeats an element (an expanded tensor). */
 enum { TROPE_SBHD = 1, TROPE_BSHD = 2, TROPE_BHSD = 3, TROPE_THD = 4, TROPE_STRIDED = 5 };
-/* The pairs of the n elements that rotate, or of each part (trope_args.parts). HALF pairs element i
- * with i + n/2 (GPT-NeoX, Llama in Hugging Face). INTERLEAVED pairs element 2i with 2i + 1
- * (RoFormer, GPT-J). */
+/* How the n elements of a window, or of each of its parts (trope_args.parts), form pairs. HALF
+ * pairs element i with i + n/2 (GPT-NeoX, Llama in Hugging Face). INTERLEAVED pairs element 2i with
+ * 2i + 1 (RoFormer, GPT-J). */
 enum { TROPE_PAIRING_HALF = 1, TROPE_PAIRING_INTERLEAVED = 2 };
 /* Which heads of a tensor are one head in memory: none, all heads of a group, or all heads. */
 enum { TROPE_SHARED_NONE = 0, TROPE_SHARED_GROUP = 1, TROPE_SHARED_ALL = 2 };
@@ -126,8 +127,8 @@ enum { TROPE_TABLE_AXES_BATCH_ROWS = 3, TROPE_TABLE_STRIDED = 4 };
 enum { TROPE_IDS_AXES_BATCH_TOKENS = 1, TROPE_IDS_BATCH_TOKENS = 2 };
 enum { TROPE_IDS_TOKENS = 3, TROPE_IDS_STRIDED = 4 };
 /* What happens to a position outside [0, angle_rows). CLAMP uses the nearest row. POISON writes NaN
- * to the elements that the position would rotate. On the CPU without `status`, and if the shapes
- * alone imply such a position, POISON makes the call fail instead. */
+ * to the elements that the position would rotate. With POISON, the call fails instead if it runs on
+ * the CPU without `status`, or if the shapes alone imply such a position. */
 enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
 /* For a token that is in no sequence, ZERO writes zeros to the whole head, COPY writes the source,
  * and ROTATE writes the source rotated by the position that trope_positions reports. With padding
@@ -135,8 +136,8 @@ enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
  * TROPE_STATUS_PADDING in status. */
 enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 };
 /* The context parallel layout gives the position of local index i in a sequence that has L tokens
- * on this rank. c is cp_size and r is cp_rank. One rank alone (c = 1) holds whole sequences: the
- * position is i, and L may be odd, whatever the layout is.
+ * on this rank. c is cp_size and r is cp_rank. One rank alone (c = 1) holds whole sequences. Then,
+ * in every layout, the position is i, and L may be odd.
  *   CONTIGUOUS  r * L + i
  *   ZIGZAG      i < L/2 ? r * L/2 + i : L * c - (r + 1) * L/2 + i - L/2     L even (Megatron-Core)
  *   STRIPED     i * c + r                                 (striped attention, arXiv:2311.09431)
@@ -148,8 +149,8 @@ enum { TROPE_NORM_BEFORE = 1, TROPE_NORM_AFTER = 2 };
 enum { TROPE_NORM_ROUND_TWICE = 1, TROPE_NORM_ROUND_PRODUCT = 2 };
 enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2, TROPE_SUMS_WRITE = 1, TROPE_SUMS_READ = 2 };
 
-/* Indices into the strides s of a tensor. Dimension e of head h of group g, for token t of batch
- * entry b, is the element at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
+/* Indices into the strides s of a tensor. Element e of head h in group g, for token t of batch
+ * entry b, is at index b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
 enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1 };
 enum { TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
 #define TROPE_MAX_DIMS       5
@@ -165,9 +166,9 @@ enum { TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
  * A call rotates the window [rotary_offset, rotary_offset + rotary_dim) of each head. Without a
  * norm, the other elements pass through: the call copies them or, in place, leaves them unchanged.
  *
- * An operand is in place if dst is src and has the same strides. Otherwise dst must not share an
- * element with anything else that the call reads or writes. Two indices of dst must not refer to
- * the same element. src may be expanded (strides of 0) or reversed (negative strides). */
+ * An operand is in place if dst is src and has the same strides. Otherwise dst must not overlap
+ * anything else that the call reads or writes. Two indices of dst must not refer to the same
+ * element. src may be expanded (strides of 0) or reversed (negative strides). */
 typedef struct trope_operand {
     /* Forward: x. Backward: dy. src, dst and forward_src hold elements of trope_args.dtype. */
     const void *src;
@@ -189,13 +190,14 @@ typedef struct trope_operand {
      * at most head_dim - rotary_offset and TROPE_MAX_ROTARY_DIM. */
     int32_t rotary_dim;
     int32_t rotary_offset; /* the first element of the window; must be 0 with TROPE_COPY */
-    /* TROPE_SHARED_NONE (0), GROUP or ALL (MLA's k_pe). Refused in place and with a norm.
-     * In forward, src has one head for each group (GROUP) or for the whole operand (ALL), and the
-     * call computes each head of dst from it. In backward, forward_src and dst have that one head
-     * instead, and dst receives M' of the sum of dy over the heads. Elements that pass through, and
-     * padding that is copied, are summed without M'. The sum is in fp32 (f64: double), by the
-     * binary tree t[i] = t[2i] + t[2i + 1], padded with +0 to a power of two. NATIVE rounds the sum
-     * before M'. A STRIDED tensor must have strides of 0 for the dimensions that it lacks. */
+    /* TROPE_SHARED_NONE (0), GROUP or ALL (MLA's k_pe). GROUP and ALL are refused in place and with
+     * a norm. In forward, src has one head for each group (GROUP) or for the whole operand (ALL),
+     * and the call computes each head of dst from it. In backward, forward_src and dst have that
+     * one head instead, and dst receives M' of the sum of dy over the heads. Elements that pass
+     * through, and padding that is copied, are summed without M'. The sum is in fp32 (f64: double),
+     * by the binary tree t[i] = t[2i] + t[2i + 1], padded with +0 to a power of two. NATIVE rounds
+     * the sum before M'. A STRIDED tensor must have strides of 0 for the dimensions that it
+     * lacks. */
     int32_t shared_heads;
     /* 0 overwrites dst. 1 adds the result to old_dst, the content of dst before the call. With
      * padding ZERO, tokens of padding keep old_dst. The sum old_dst + dx is rounded once. NATIVE
@@ -209,8 +211,8 @@ typedef struct trope_operand {
 } trope_operand;
 
 /* The RMS norm of an operand (Zhang and Sennrich, arXiv:1910.07467). It normalises D elements
- * together: the head_dim elements of each head, or all heads of a token (with SUMS_READ, the heads
- * of all ranks). In the order BEFORE, forward computes y = M n(x), with
+ * together: the elements of one head, or of all heads of a token (with SUMS_READ, of the heads on
+ * all ranks). In the order BEFORE, forward computes y = M n(x), with
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
  * In the order AFTER, it computes y = n(u) with u = M x.
  *
@@ -221,7 +223,7 @@ typedef struct trope_operand {
  * rotation. With AFTER, NATIVE and NATIVE_F32 round u to dtype before the norm.
  *
  * Backward requires forward_src, also with TROPE_COPY. All rounding modes compute backward like
- * ONCE. p is a sum by the same trees.
+ * ONCE, except that u = M x has the bits that it had in forward. p is a sum by the same trees.
  *     BEFORE  u = M' dy  g = w u   p = sum g x  dx = rstd (g - x (p / D) rstd^2)
  *             d_weight = sum u x rstd    the gradient of the angles is computed from n(x), not x
  *     AFTER   u = M x    g = w dy  p = sum g u  du = rstd (g - u (p / D) rstd^2)  dx = M' du
@@ -246,7 +248,7 @@ typedef struct trope_norm {
      * and then the product with w (Qwen3). TROPE_NORM_ROUND_PRODUCT rounds only the product
      * (Gemma). Must be 0 with ONCE, and also without a weight, where only x rstd is rounded. */
     int32_t rounding;
-    double eps; /* finite and over 0, also when rounded to fp32 (f64 operands: as a double) */
+    double eps; /* finite and over 0, also after rounding to fp32 (except with f64 operands) */
     /* f32 (f64 operands: f64), contiguous: [batch, tokens, groups * heads_per_group] with HEAD, or
      * [batch, tokens] with TOKEN. NULL: the call computes rstd and does not keep it. */
     void *rstd;
@@ -255,14 +257,14 @@ typedef struct trope_norm {
     int32_t rstd_use;
     int32_t token_sums_use; /* TROPE_SUMS_WRITE or TROPE_SUMS_READ; must be 0 without token_sums */
     /* Backward: receives the gradient of the weight, in f32 (f64 operands: f64) and in the shape of
-     * the weight. It is overwritten, whatever accumulate is. NULL: it is not computed. */
+     * the weight. It is overwritten, also with accumulate. NULL: it is not computed. */
     void *d_weight;
     /* [heads, batch, tokens] in f32 (f64 operands: f64), for TOKEN with heads on several ranks;
      * otherwise NULL. With SUMS_WRITE, the call only stores the sum of each head of this rank: the
-     * sum of x^2 (AFTER: of u^2) in forward, p in backward. dst and d_weight must then be NULL, in
-     * forward also rstd, and the call must not have d_freqs or d_inv_freq. With SUMS_READ, the call
-     * reads the sums of the heads of all ranks, in the order of the ranks, instead of computing its
-     * own. Both require rstd in backward. */
+     * sum of x^2 (AFTER: of u^2) in forward, p in backward. dst, d_weight, d_freqs and d_inv_freq
+     * must then be NULL, and in forward also rstd. With SUMS_READ, the call reads the sums of the
+     * heads of all ranks, in the order of the ranks, instead of computing its own. Both require
+     * rstd in backward. */
     void *token_sums;
     /* With SUMS_READ: the number of heads in token_sums, and the index of this rank's first head
      * among them. Otherwise 0. */
@@ -275,7 +277,7 @@ typedef struct trope_norm {
  *
  * On the CPU, all memory is host memory, and a call returns when its work is done. On CUDA, a call
  * queues its work on `stream` and returns. Arrays marked HOST, and all structs, are host memory
- * that it reads before it returns. Every other pointer is device memory that the call reads and
+ * that it reads before it returns. Every other pointer is device memory, which the call reads or
  * writes later, when the stream reaches it.
  *
  * R is the widest rotary_dim of the operands, so a call has angles for R/2 pairs. */
@@ -284,7 +286,7 @@ typedef struct trope_args {
     /* CUDA: a cudaStream_t of the current device; NULL is the legacy stream. CPU: must be NULL. */
     void *stream;
     int32_t device;        /* TROPE_DEVICE_... */
-    int32_t threads;       /* CPU: at most this many; 0 = OMP_NUM_THREADS, or processors */
+    int32_t threads;       /* CPU: the maximum number; 0 = OMP_NUM_THREADS or all processors */
     int32_t isa;           /* CPU: TROPE_ISA_...; 0 = the best one */
     int32_t dtype;         /* the element type of every operand: TROPE_F32, F16, BF16 or F64 */
     int32_t rounding;      /* TROPE_ROUND_...; 0 = ONCE */
@@ -333,7 +335,7 @@ typedef struct trope_args {
     const uint64_t *phase_step; /* HOST [R/2]: made from inv_freq by trope_phase_steps */
     int32_t angle_dtype;        /* TROPE_F32, F16 or BF16; TROPE_F64 is for f64 operands only */
     int32_t angle_columns;      /* TROPE_COLUMNS_... */
-    int32_t angle_layout;       /* TROPE_TABLE_...; one with axes requires pair_axis or parts */
+    int32_t angle_layout;       /* TROPE_TABLE_...; axes require pair_axis or parts */
     int32_t out_of_range;       /* TROPE_RANGE_...; 0 = POISON */
     int64_t angle_rows;         /* the number of rows, 1 to 2^60, also if the row stride is 0 */
     /* The strides of axis, batch, row and column of a TROPE_TABLE_STRIDED table, each at least 0.
@@ -347,7 +349,7 @@ typedef struct trope_args {
 
     const void *position_ids;    /* in the shape that ids_layout gives; NULL = none */
     const void *start_positions; /* [sequences], or [batch] without cu_seqlens; NULL = none */
-    int32_t position_dtype;      /* of ids or start positions: TROPE_I32 or TROPE_I64; else 0 */
+    int32_t position_dtype;      /* of ids or start positions: TROPE_I32 or I64; 0 without them */
     int32_t ids_layout;          /* TROPE_IDS_...; 0 without ids */
     /* The number of axes of the ids: 1 to 4 in AXES_BATCH_TOKENS and STRIDED, otherwise 0 or 1.
      * More than 1 requires pair_axis, or as many parts. AXES_BATCH_TOKENS needs all axes that pairs
@@ -366,7 +368,8 @@ typedef struct trope_args {
     /* [sequences + 1]: boundaries of the padded sequences in memory, if they differ from
      * cu_seqlens, which then gives the unpadded lengths. Requires padding. NULL = cu_seqlens. */
     const void *cu_seqlens_padded;
-    /* The number of sequences of cu_seqlens, 1 to 2^57 - 1; 0 only without cu_seqlens or tokens. */
+    /* The number of sequences of cu_seqlens, 1 to 2^57 - 1. 0 only without cu_seqlens, or if the
+     * call has no tokens. */
     int64_t sequences;
     int32_t cu_seqlens_dtype; /* of both arrays: TROPE_I32 or TROPE_I64; 0 without cu_seqlens */
     int32_t padding;          /* TROPE_PADDING_...; 0: every token must be in a sequence */
@@ -378,10 +381,10 @@ typedef struct trope_args {
     int32_t reserved;  /* must be 0 */
 
     /* One int32 on the operands' device, or NULL. The call ORs TROPE_STATUS_... bits into it and
-     * never clears it. On CUDA, the kernels report wrong indices here, because the host cannot read
-     * them, and write NaN to the elements that they affect. On the CPU, wrong indices make the call
-     * fail with TROPE_ERROR_DATA, except that positions out of range are reported here if status is
-     * not NULL. */
+     * never clears it. On CUDA, the host cannot read indices. So the kernels report wrong indices
+     * here, and write NaN to the affected elements. On the CPU, wrong indices make the call fail
+     * with TROPE_ERROR_DATA, except that positions out of range are reported here if status is not
+     * NULL. */
     int32_t *status;
 
     /* The gradient of the angles, in backward only. Each sum is in double, over operands, heads and
@@ -392,7 +395,7 @@ typedef struct trope_args {
      *   dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
      *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)
      * With inverse, replace a by -a and change the sign of the sums. A column that serves both
-     * elements of a pair receives both gradients. */
+     * elements of a pair receives the sum of both gradients. */
 
     /* Receives the gradient of a table, in f32 (f64 operands: f64), with the rows and columns of
      * the table. Rows and planes that no token uses receive 0. The gradient is summed over each
@@ -424,8 +427,8 @@ TROPE_API trope_status trope_forward(const trope_args *args);
 
 /* Backward: writes dx for every operand that has a dst, and the gradients of angles and weights
  * that the call has pointers for. Take the args of the forward call, and change the operands: src
- * is dy, with the layout of y, and dst is dx, with the layout of x. It
- * returns like trope_forward: on the CPU when the work is done, on CUDA when it is queued. */
+ * is dy, with the layout of y, and dst is dx, with the layout of x. The function returns like
+ * trope_forward: on the CPU when the work is done, on CUDA when it is queued. */
 TROPE_API trope_status trope_backward(const trope_args *args);
 
 /* Writes to *bytes the number of bytes of workspace that trope_backward needs. It is 0 for a call
@@ -485,7 +488,7 @@ TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64
  *   INTERLEAVED  i % 3 while i < 3 * sections[i % 3], otherwise 0 (Qwen3-VL)
  *   ALTERNATING  i % 2 (Kimi's and other 2-D vision towers)
  *   HWT          1 + i % 2 (h w h w ..), then axis 0 for the last sections[0] pairs (Ernie 4.5 VL)
- * It refuses sections that the order cannot produce. Only SECTIONS can use sections[3]. */
+ * Sections that the order cannot produce are refused. Only SECTIONS can use sections[3]. */
 enum { TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2 };
 enum { TROPE_AXES_ALTERNATING = 3, TROPE_AXES_HWT = 4 };
 TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order,
@@ -510,8 +513,8 @@ TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs,
  *   LLAMA3        f_i / factor for wavelengths over m / low_freq_factor, f_i for wavelengths under
  *                 m / high_freq_factor, and a blend in between                   (Llama 3.1)
  *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, 0 for others
- * The attention factor goes into mscale of the call. It is the field attention_factor if that field
- * is not 0. Otherwise it is 1, except for
+ * The attention factor goes into mscale of the call. Its value is the field attention_factor if
+ * that is not 0. Otherwise its value is 1, except for
  *   YARN          g(1), or g(mscale) / g(mscale_all_dim), with g(k) = 1 + 0.1 k ln(max(factor, 1))
  *   LONGROPE      sqrt(1 + ln(factor) / ln(m)) if factor = max_position_embeddings / m > 1 */
 enum { TROPE_RULE_DEFAULT = 1, TROPE_RULE_LINEAR = 2, TROPE_RULE_DYNAMIC = 3 };
@@ -542,7 +545,7 @@ typedef struct trope_frequency_args {
 
 /* Writes inv_freq[rotary_dim / 2], in radians per position, and *attention_factor. Both pointers
  * are required. The call fails with TROPE_ERROR_ARGUMENT if a frequency would be 2^64 or more, or
- * the factor infinite. */
+ * if the factor would be infinite. */
 TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq,
                                          double *attention_factor);
 

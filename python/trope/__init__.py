@@ -16,7 +16,7 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overload
 
-from . import _abi, _arrays, _plan
+from . import _abi, _arrays, _prepared
 from ._abi import COPY
 from ._errors import Error
 from ._norms import Norm, NormArrays, refuse_norm, resolve_norms
@@ -59,13 +59,13 @@ def pair_axis(order: Literal["sections", "interleaved", "alternating", "hwt"], s
     sections = integers(given, "sections", 0, _abi.MAX_ROTARY_DIM // 2)
     pairs = sum(sections)
     if not 1 <= pairs <= _abi.MAX_ROTARY_DIM // 2:
-        message = "sections %s add up to %d pairs, and must add up to 1 to %d"
+        message = "sections %s add up to %d pairs, but the sum must be 1 to %d"
         raise Error(message % (list(sections), pairs, _abi.MAX_ROTARY_DIM // 2), "sections")
     axes = (ctypes.c_uint8 * pairs)()
     padded = (ctypes.c_int32 * _abi.MAX_AXES)(*sections)
     status = _abi.lib.trope_fill_pair_axis(axes, pairs, _abi.AXIS_ORDERS[order], padded)
     if status != _abi.OK:
-        raise Error("sections %s are not those of order %r: %s" % (list(sections), order, _abi.reason()), "sections")
+        raise Error("sections %s are not valid with order %r: %s" % (list(sections), order, _abi.reason()), "sections")
     return tuple(axes)
 
 
@@ -101,7 +101,10 @@ def _describe_options(options):
 
 
 def _resolve(srcs, options, find_norm=refuse_norm):
-    """Returns the Spec, the Side and the Arrays of the norms' weights of a call of Arrays. find_norm: see resolve_norms."""
+    """Returns (Spec, Side, weights) of a call of Arrays. weights: the Array or None of each norm's weight, or ().
+
+    find_norm: see resolve_norms.
+    """
     norms = options.get("norms")
     spec, side = resolve(srcs, _describe_options({**options, "norms": None} if norms is not None else options))
     if norms is None:
@@ -110,7 +113,7 @@ def _resolve(srcs, options, find_norm=refuse_norm):
     for i, settings in enumerate(spec.norms):
         if settings.group:
             name = "norms[%d].process_group" % i
-            raise Error("%s is for trope.torch, which has torch.distributed" % name, name)
+            raise Error("%s is only for trope.torch, which uses torch.distributed" % name, name)
     return intern(spec), side, _describe_weights(weights)
 
 
@@ -128,7 +131,7 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
     if stream is not None:
         integer(stream, "stream", 0, 2**64 - 1)
         if "cpu" in devices:
-            raise Error("stream is for arrays on CUDA, and these are on the CPU", "stream")
+            raise Error("stream is only for arrays on CUDA, and these are on the CPU", "stream")
     metas = [None if array is None else array.meta for array in arrays]
     key = (backward, id(spec)) + tuple(None if m is None else (m.shape, m.strides, str(m.dtype), m.device) for m in metas)
 
@@ -138,11 +141,11 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
         of_norms = [
             NormArrays(*metas[at : at + len(NormArrays._fields)]) for at in range(end, len(metas), len(NormArrays._fields))
         ]
-        return _plan.Plan(backward, spec, *cut, Side(*metas[3 * count : end]), of_norms)
+        return _prepared.PreparedCall(backward, spec, *cut, Side(*metas[3 * count : end]), of_norms)
 
     has_gradient = side.d_freqs is not None or side.d_inv_freq is not None or (backward and len(norms) > 0)
     addresses = [array.pointer or 0 for array in arrays if array is not None]
-    _plan.run(key, make, addresses, stream, _allocate if has_gradient else None)
+    _prepared.run(key, make, addresses, stream, _allocate if has_gradient else None)
 
 
 def _allocate(size):
@@ -157,7 +160,7 @@ def _rotate(
     srcs = _describe_tensors(tensors, _arrays.describe_destination if in_place else _arrays.describe)
     spec, side, weights = _resolve(srcs, options)
     if spec.accumulate and (out is None or not backward):
-        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
+        raise Error("accumulate is only for rotate_backward with out, because it adds to out", "accumulate")
     results = None
     if in_place:
         dsts = srcs
@@ -279,7 +282,7 @@ def rotate_backward_(*tensors, stream=None, **options):
 
 def _without_stream(stream, options):
     if stream is not None:
-        raise Error("torch tensors have their current stream: stream is for other arrays", "stream")
+        raise Error("stream is not for torch tensors, which use PyTorch's current stream", "stream")
     return options
 
 
@@ -327,8 +330,8 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     forward_srcs = [dst if has else None for dst, has in zip(dsts, has_norm)]
     side_metas = Side(*(None if array is None else array.meta for array in side))
     of_norms = [NormArrays(None if array is None else array.meta) for array in weights]
-    plan = _plan.Plan(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
-    # The results are not allocated. These addresses belong to no array.
+    prepared = _prepared.PreparedCall(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
+    # No results are allocated: these addresses belong to no array.
     nowhere = [2**46 + (i << 42) for i in range(len(srcs) + sum(has_norm))]
     beside = [array.pointer or 0 for array in (*side, *weights) if array is not None]
-    return plan.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)
+    return prepared.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)

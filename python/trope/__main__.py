@@ -7,7 +7,7 @@ import sys
 _USAGE = """\
 usage: python -m trope apply IN.safetensors [-o OUT.safetensors] [--expect FILE.safetensors] [OPTION...]
 
-  apply   rotate the tensors of a safetensors file, and compare with another's result
+  apply   rotate the tensors of a safetensors file, or compare the results with another file
 
 'python -m trope apply --help' lists the options. The program trope, which is built with the library, has the other commands.
 """

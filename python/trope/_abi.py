@@ -181,7 +181,7 @@ STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_norm": Norm, "tr
 
 
 def _find_library():
-    """Returns the path of libtrope.so in the package, which has two folders in an editable install, or TROPE_LIBRARY."""
+    """Returns TROPE_LIBRARY, or the path of libtrope.so in the package, which has two folders in an editable install."""
     files = [os.path.join(folder, "libtrope.so") for folder in sys.modules[__package__].__path__]
     return os.environ.get("TROPE_LIBRARY") or next(filter(os.path.exists, files), files[-1])
 
@@ -219,7 +219,7 @@ def _compare_structs(lib, path):
                 wrong.append("offset of " + field)
         if wrong:
             named = path, lib.trope_version().decode(), wrong[0], name
-            raise ImportError("trope: %s (version %s) has another %s in %s than this Python package" % named)
+            raise ImportError("trope: %s (version %s) does not have the same %s in %s as this Python package" % named)
 
 
 def _load():
@@ -227,11 +227,13 @@ def _load():
     try:
         lib = ctypes.CDLL(path)
     except OSError as error:
-        raise ImportError("trope: no library: %s (TROPE_LIBRARY names another file)" % error) from None
+        raise ImportError(
+            "trope: the library cannot be loaded: %s (TROPE_LIBRARY may give the path of another file)" % error
+        ) from None
     try:
         _declare(lib)
     except AttributeError as error:
-        raise ImportError("trope: %s is no library of this version of trope: %s" % (path, error)) from None
+        raise ImportError("trope: %s is not a library of this version of trope: %s" % (path, error)) from None
     _compare_structs(lib, path)
     return lib
 

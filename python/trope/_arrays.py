@@ -5,7 +5,7 @@ import sys
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 from ._errors import Error
-from ._plan import BYTES, Meta, name_of_dtype
+from ._prepared import BYTES, Meta, name_of_dtype
 
 
 class _Device(ctypes.Structure):
@@ -86,14 +86,16 @@ def _read_interface(x, interface, device, argument):
     shape, code, name = tuple(interface["shape"]), interface["typestr"], name_of_dtype(x.dtype)
     size = int(code[2:] or 0) or 1
     if code[0] == ">" and sys.byteorder == "little":
-        raise Error("%s has the byte order of another machine (%s)" % (argument, code), argument)
+        raise Error("%s has another byte order than this machine (%s)" % (argument, code), argument)
     if name in BYTES and size != BYTES[name]:
-        raise Error("%s has dtype %s, and elements of %d bytes (%s)" % (argument, name, size, code), argument)
+        raise Error("%s has dtype %s, but its elements have %d bytes (%s)" % (argument, name, size, code), argument)
     if hasattr(x, "mask"):
-        raise Error("%s is a masked array, whose mask would be lost: give its data" % argument, argument)
+        raise Error("%s is a masked array, and its mask would be lost: pass its data" % argument, argument)
     strides = interface.get("strides") or [size * stride for stride in contiguous_strides(shape)]
     if len(strides) != len(shape) or any(stride % size for stride in strides):
-        message = "%s has strides of %s bytes, which are no multiples of its elements' %d bytes, one for each dimension"
+        message = (
+            "%s has strides of %s bytes, but it must have a multiple of its element size (%d bytes) for each dimension"
+        )
         raise Error(message % (argument, tuple(strides), size), argument)
     pointer, read_only = interface["data"]
     if not isinstance(pointer, int):
@@ -104,12 +106,12 @@ def _read_interface(x, interface, device, argument):
 
 def _checked(array, argument):
     if array.pointer is None and 0 not in array.shape:
-        raise Error("%s has elements, and no address" % argument, argument)
+        raise Error("%s has elements, but no address" % argument, argument)
     return array
 
 
 def _capsule(x):
-    """Returns a DLPack capsule of the newest version that x supports. It has no stream, which is an option of the call."""
+    """Returns a DLPack capsule of the newest version that x supports. It has no stream, because calls have that option."""
     try:
         return x.__dlpack__(max_version=(1, 0))
     except TypeError:
@@ -131,10 +133,10 @@ def _by_dlpack(x, argument):
     device = _DLPACK_DEVICES.get(tensor.device.type)
     if tensor.dtype.lanes != 1:
         raise Error(
-            "%s has a dtype of %d lanes, which the library does not have" % (argument, tensor.dtype.lanes), argument
+            "%s has a dtype with %d lanes, which the library does not support" % (argument, tensor.dtype.lanes), argument
         )
     if device is None:
-        message = "%s is on a device that the library does not have (DLPack: %d)"
+        message = "%s is on a device that the library does not support (DLPack: %d)"
         raise Error(message % (argument, tensor.device.type), argument)
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
@@ -163,8 +165,8 @@ def describe(x, argument):
         jax = sys.modules.get("jax")
         if jax is not None and isinstance(x, jax.core.Tracer):
             raise Error("%s is traced by JAX and has no values yet: use trope.jax.rotate" % argument, argument)
-        if hasattr(x, "is_neg") and x.is_neg():  # PyTorch negates lazily: the memory has the other signs
-            raise Error("%s is a tensor that is negated lazily: pass resolve_neg()" % argument, argument)
+        if hasattr(x, "is_neg") and x.is_neg():  # PyTorch negates lazily: values in memory have the other sign
+            raise Error("%s is a tensor that is negated lazily: pass its resolve_neg()" % argument, argument)
         return _by_dlpack(x, argument)
     message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not %s"
     raise Error(message % (argument, type(x).__name__), argument)
@@ -185,7 +187,7 @@ def new_result(x, array, shape, argument):
     import numpy
 
     if array.meta.device != "cpu":
-        message = "out is missing: %s is on %s, where only the library that it is of can make a new array"
+        message = "out is missing: %s is on %s, where only the library that made it can make a new array"
         raise Error(message % (argument, array.meta.device), "out")
     if isinstance(x, numpy.ndarray):
         return numpy.empty_like(x, shape=shape, subok=False)

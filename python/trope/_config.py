@@ -60,7 +60,7 @@ def same(a, b):
         b = list(b)
     try:
         return bool(a == b)
-    except Exception:  # arrays compare to arrays, and a class of the caller may do anything
+    except Exception:  # the comparison of arrays is an array, and classes of the caller may do anything
         return False
 
 
@@ -228,7 +228,7 @@ def language_model(keys):
 def refuse_without_rotation(keys):
     """Refuses a config of a model that does not rotate at all, and names the key that decides this."""
     if keys.model_type in OTHER_ROTATION:
-        fail("model_type", "(%r) rotates by two axes of an image, which no rope_type names", keys.model_type)
+        fail("model_type", "(%r) rotates by two axes of an image, and no rope_type describes that", keys.model_type)
     if keys.model_type in NO_ROTATION:
         fail("model_type", "(%r) is a model without a rotary embedding", keys.model_type)
     for key, (rotating, of_models) in ROTATES.items():
@@ -250,7 +250,7 @@ def refuse_without_rotation(keys):
 
 
 def refuse_misspelt(keys):
-    """Refuses a key whose name is about rotations, if neither this package nor a list knows it."""
+    """Refuses a key whose name is about rotations, unless this package reads it or MEANINGLESS_KEYS permits it."""
     for key, value in keys.mapping.items():
         is_about = isinstance(key, str) and any(word in key.lower() for word in ("rope", "rotary", "theta"))
         if not is_about or value is None or key in KEYS_OF_ROTATIONS:
@@ -292,8 +292,8 @@ def _old_layers(keys, rope_name, rope):
     """Returns the dicts by layer type of a config of transformers 4 whose model has two rotations, or {} for other configs.
 
     transformers 5 converts such configs in the same way (convert_rope_params_to_dict of Gemma3TextConfig, ModernBertConfig
-    and Olmo3Config), with one exception: the sliding layers of OLMo 3 have rope_theta here, as in transformers 4. 5.24
-    gives them the 500000 of the class, whatever rope_theta is.
+    and Olmo3Config). There is one exception: the sliding layers of OLMo 3 have rope_theta here, as in transformers 4, while
+    5.24 ignores rope_theta and gives them the class's 500000.
     """
     layout = of_model(LAYERED, keys.model_type)
     for sign, model in (("rope_local_base_freq", GEMMA3), ("global_rope_theta", MODERNBERT)):
@@ -301,7 +301,11 @@ def _old_layers(keys, rope_name, rope):
     if layout is None:
         return {}
     if keys.get("rope_parameters"):
-        fail("rope_parameters", "of a %s must be by layer type: full_attention, sliding_attention", keys.model_type)
+        fail(
+            "rope_parameters",
+            "of a %s must have a dict for each layer type: full_attention, sliding_attention",
+            keys.model_type,
+        )
     full_key, full_base, sliding_key, sliding_base, both_scaled = layout
     layers = {"full_attention": dict(rope), "sliding_attention": dict(rope) if both_scaled else {}}
     bases = ((full_key, full_base), (sliding_key, sliding_base))
@@ -332,7 +336,7 @@ def _select(rope, layers, layer_type):
 
 
 def _move_truncate(rope, layer):
-    """Gives a layer's dict the `truncate` that transformers uses: the one next to the dicts of layer types."""
+    """Gives a layer's dict the `truncate` that transformers uses, which stands next to the dicts of layer types."""
     inner = layer.pop("truncate", None)
     if "truncate" in rope:
         if not same(inner, rope["truncate"]):
@@ -356,7 +360,7 @@ def _refuse_unreadable(keys, rope):
     if not all(same(base, 0) or rope["rope_theta"] is not None and same(base, rope["rope_theta"]) for base in bases):
         text = "(%s) gives layers other bases: leave it out, and give the base of each kind of layer as rope_theta"
         fail("layer_rope_theta", text, shown(bases))
-    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2: once loaded, it lists all layers
+    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2: in a loaded config, it lists all layers
     layers = keys.get("num_hidden_layers")
     is_for_all = keys.get("rope_scaling_layers") is None or isinstance(layers, int) and layers == len(scaled)
     if rope["rope_type"] not in (None, "default") and not is_for_all:
@@ -375,7 +379,7 @@ def read_rope(keys, layer_type):
     if layers:
         layer_type = _select(outer, layers, layer_type)
     elif layer_type is not None:
-        # Layers of this type may not rotate (Cohere 2), or be Mamba layers. The config does not tell which layers rotate.
+        # This type may be one that does not rotate (Cohere 2, Mamba layers). The config does not tell which layers rotate.
         fail("layer_type", "(%r) is given, but all layers that rotate do so alike: leave it out", layer_type)
     rope = dict(layers[layer_type] if layers else outer)
     for key, names in FALLBACKS.items():
@@ -417,7 +421,7 @@ def layer_sizes(keys, layer_type):
     except (TypeError, ValueError):
         by_index = {-1: {}}
     if any(index < 0 or types and index >= len(types) for index in by_index):
-        fail("per_layer_config", "must have indices of layers for its keys, not %s", listed(given))
+        fail("per_layer_config", "must have the indices of layers as keys, not %s", listed(given))
     layers = [by_index.get(i, {}) for i, name in enumerate(types) if layer_type is None or same(name, layer_type)]
     layers = layers or list(by_index.values())
     sizes = [
@@ -425,7 +429,7 @@ def layer_sizes(keys, layer_type):
         for layer in layers
     ]
     if any(size != sizes[0] for size in sizes):
-        fail("per_layer_config", "gives layers that rotate alike several sizes: %s", shown(sizes))
+        fail("per_layer_config", "gives different sizes to layers that rotate alike: %s", shown(sizes))
     return sizes[0] if sizes else {}
 
 

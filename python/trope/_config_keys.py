@@ -6,11 +6,11 @@ These tables grow with transformers. Their readers, _config.py and frequencies.p
 
 # ---- Keys of the rope dict (rope_parameters, formerly rope_scaling) ----
 
-# Old names of rope_type, in configs of Phi-3, Qwen2-VL, HunYuan-VL and Sarvam. Their classes in transformers map them so.
+# Old names of rope_type, in configs of Phi-3, Qwen2-VL, HunYuan-VL and Sarvam. transformers replaces them in the same way.
 OLD_RULES = {"su": "longrope", "mrope": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
 # Models whose config uses the name "yarn" for LongRoPE (Phi3Config.convert_rope_params_to_dict).
 YARN_IS_LONGROPE = ("phi3", "phi4_multimodal")
-# Models whose "dynamic" with alpha is another base, independent of the length: the rule "ntk_alpha", as in transformers.
+# Models for which "dynamic" with alpha is the rule "ntk_alpha", as in transformers: another base, for any length.
 READS_ALPHA = (None, "hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl", "hunyuan_vl_text")
 
 ORIGINAL = "original_max_position_embeddings"
@@ -61,9 +61,9 @@ READS_ROTARY_DIM = (None, "gptj", "codegen", "minimax_m2")
 # Keys that give layers different rotations or bases, in configs that only the model's own code reads.
 UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_ratio")
 
-# Keys that tell whether a model rotates at all, with the values for which it does, and the models whose class reads the key
-# differently: {model: the values with which this model rotates}. Those models do not rotate if the key is missing or null.
-# Other models rotate without the key. (no_rope_layers and layer_rope_theta are about single layers, see _config.py.)
+# Keys that tell whether a model rotates at all: (values with which models rotate, {model: its own values}). The dict has
+# the models whose class reads the key differently. They do not rotate if the key is missing or null. Other models rotate
+# without the key. (no_rope_layers and layer_rope_theta are about single layers, see _config.py.)
 ROTATES = {
     "alibi": ((False,), {}),
     "position_embedding_type": (("rope", "rotary"), {"esm": ("rotary",), "granitemoehybrid": ("rope",)}),
@@ -97,11 +97,12 @@ NO_ROTATION = frozenset(
     "roc_bert rwkv squeezebert switch_transformers t5 umt5 xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod yoso "
     "zamba".split()
 )
-# Image models, which compute frequencies in another way, whatever their rope_type.
+# Image models, which compute frequencies in another way for every rope_type.
 OTHER_ROTATION = ("dinov3_vit", "eomt_dinov3", "llama4_vision_model", "pixtral", "sapiens2")
 
-# Models with two rotations, in configs of transformers 4, which have one rope_scaling: the keys of the bases of full and of
-# sliding layers, each with the class's value if it is missing (None: required), and whether both are scaled.
+# Models with two rotations. Their configs of transformers 4 have only one rope_scaling. An entry has the key of the base of
+# full layers, the class's value of the key (None: it is required), and the same for sliding layers. Its last value tells
+# whether both are scaled.
 GEMMA3 = ("rope_theta", 1000000.0, "rope_local_base_freq", 10000.0, False)
 MODERNBERT = ("global_rope_theta", None, "local_rope_theta", None, True)
 OLMO3 = ("rope_theta", None, "rope_theta", None, False)
@@ -114,12 +115,12 @@ LAYERED = {
     "modernbert-decoder": MODERNBERT,
     "olmo3": OLMO3,
 }
-# Models whose full_attention layers have another head_dim: global_head_dim, or per_layer_config once loaded.
+# Models whose full_attention layers have another head_dim: global_head_dim, or per_layer_config in a loaded config.
 GLOBAL_HEAD_DIM = ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text")
 
-# The head_dim of classes of transformers 5.24 for configs without it, if it is not hidden_size / num_attention_heads, and
-# the partial_rotary_factor if it is not 1. Released files leave them out (gemma-3-12b-it has no head_dim, which is 256 and
-# not 3840 / 16). 0: the key is required.
+# Defaults of classes of transformers 5.24: the head_dim if it is not hidden_size / num_attention_heads, and the
+# partial_rotary_factor if it is not 1. Released files leave these keys out (gemma-3-12b-it has no head_dim: it is 256, not
+# 3840 / 16). 0: there is no default, and the key is required.
 _HEAD_DIM = {
     0: "zamba2",
     32: "axk2 minicpm3",
@@ -151,7 +152,7 @@ _PARTIAL = {
 
 
 def of_model(table, model_type):
-    """Returns the entry of a table for a model, also if a language model's config has lost its suffix _text."""
+    """Returns the entry of a table for a model, also for a language model whose model_type lacks the suffix _text."""
     return table.get(model_type, table.get("%s_text" % model_type))
 
 

@@ -219,9 +219,9 @@ def gradients(function):
 def check_table(table, x, name, x_name):
     """Refuses a table on another device than x, or of a dtype that tables of x cannot have."""
     if table.device != x.device:
-        raise Error("%s is on %s, and %s on %s" % (name, table.device, x_name, x.device), name)
+        raise Error("%s is on %s, but %s is on %s" % (name, table.device, x_name, x.device), name)
     if table.dtype == torch.float64 and x.dtype != torch.float64:
-        raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
+        raise Error("%s has dtype float64, which is only for float64 tensors: use float32" % name, name)
 
 
 def check_tables(cos, sin, x, names, x_name):
@@ -229,21 +229,21 @@ def check_tables(cos, sin, x, names, x_name):
     name, other = names
     check_table(cos, x, name, x_name)
     if sin.shape != cos.shape:
-        raise Error("%s has shape %s, and %s %s" % (other, list(sin.shape), name, list(cos.shape)), other)
+        raise Error("%s has shape %s, but %s has %s" % (other, list(sin.shape), name, list(cos.shape)), other)
     if sin.dtype != cos.dtype:
-        raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
+        raise Error("%s has dtype %s, but %s has %s" % (other, sin.dtype, name, cos.dtype), other)
     check_table(sin, x, other, x_name)
 
 
 def check_writable(x, name):
     """Refuses a tensor that cannot be rotated in place."""
     if torch._debug_has_internal_overlap(x) == 1:
-        raise Error("%s has elements that are one in memory (an expanded tensor): clone it" % name, name)
+        raise Error("%s has elements that share memory (an expanded tensor): clone it" % name, name)
     if x.is_neg():
-        raise Error("%s is negated lazily (imag of a conjugate): resolve_neg() it" % name, name)
+        raise Error("%s is negated lazily (imag of a conjugate): pass its resolve_neg()" % name, name)
 
 
 def refuse_gradient(table, name):
     """Refuses a table that requires a gradient, because no gradient is computed for it."""
     if table.requires_grad and torch.is_grad_enabled():
-        raise Error("%s requires a gradient, and no gradient is computed for tables here: detach it" % name, name)
+        raise Error("%s requires a gradient, but no gradient is computed for tables here: detach it" % name, name)

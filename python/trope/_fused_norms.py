@@ -105,7 +105,7 @@ def ask(module, where):
                 kind = Kind(cls, has_weight, rounding, plus_one, eps)
                 if all([_agrees(kind, module, root, *dtypes) for dtypes in _DTYPES]):
                     return kind._replace(mixes=_agrees(kind, module, root, torch.bfloat16, torch.float32))
-    message = "%s is a %s, which is no RMS norm that trope.Norm has the bits of"
+    message = "%s is a %s, which is not an RMS norm that trope.Norm reproduces bit for bit"
     raise Error(message % (where, cls.__name__), "fuse_norm")
 
 
@@ -120,7 +120,7 @@ def _agrees(kind, module, root, dtype, weight_dtype):
     def random(*shape):
         return torch.randn(*shape, generator=generator, device="cpu")
 
-    # In these rows, eps is most of the mean, some of it, and almost nothing.
+    # The rows have a mean(x^2) that is much larger than eps, close to eps, or much smaller than eps.
     scales = torch.tensor([1, 8, 64, eps**0.5, 2 * eps**0.5, eps**0.5 / 8], device="cpu")
     x = (random(6, size) * scales[:, None]).to(dtype).requires_grad_()
     dy = random(6, size).to(dtype)
@@ -217,7 +217,7 @@ class _Versions:
 
     def check(self):
         if any([x._version != version for x, version in self.tensors]):
-            message = "fuse_norm: %s: a tensor that is to be normalised and rotated was written to before that"
+            message = "fuse_norm: %s: a tensor was written to before it was normalised and rotated"
             raise Error(message % self.fusion.where, "fuse_norm")
 
 
@@ -269,7 +269,7 @@ class Deferred(Lazy):
     def view(self, *shape):
         try:
             x = self.x.view(*shape)
-        except RuntimeError:  # the strides of the norm's result may allow the view
+        except RuntimeError:  # the norm's result has other strides, and may have this view
             return self.own().view(*shape)
         if x.shape == self.x.shape and x.dtype == self.x.dtype:
             heads = self.heads
@@ -366,14 +366,14 @@ def take_norms(tensors, norms, layout, is_exact):
 
 
 def _refuse_hooks(module, where):
-    """Refuses code that calls of the module run and the rotation would not run."""
+    """Refuses code that a call of the module runs and the rotation would not run."""
     for hooks in HOOKS:
         if getattr(module, hooks):
             raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
     if "forward" in vars(module):
-        raise Error("%s has a forward of its own, which fuse_norm would not run" % where, "fuse_norm")
+        raise Error("%s has its own forward, which fuse_norm would not run" % where, "fuse_norm")
     if torch.nn.modules.module._has_any_global_hook():
-        raise Error("%s: hooks of all modules are registered, which fuse_norm would not run for it" % where, "fuse_norm")
+        raise Error("%s: global module hooks are registered, which fuse_norm would not run for it" % where, "fuse_norm")
 
 
 class Fusion:
@@ -401,7 +401,7 @@ class Fusion:
                 self.kinds[name] = ask(module, "%s.%s" % (self.where, name))
                 if known is not None:
                     given = self.where, name, known, self.kinds[name]
-                    raise Error("%s.%s normalises in two ways: %s; %s" % given, "fuse_norm")
+                    raise Error("modules %s.%s normalise in different ways: %s; %s" % given, "fuse_norm")
 
     def read_forward(self):
         """Finds is_after, and refuses a forward that does something between a norm and the rotation."""
@@ -414,20 +414,20 @@ class Fusion:
                 call = parents[node]
                 is_call = ast.unparse(node.value) == "self" and isinstance(call, ast.Call) and call.func is node
                 if not is_call or len(call.args) != 1 or call.keywords:
-                    message = "%s: %s is used other than by a call with one argument"
+                    message = "%s: %s is not only called with one argument"
                     raise Error(message % (self.where, ast.unparse(node)), "fuse_norm")
                 calls.append(call)
         if not rotations or not calls:
-            raise Error("%s: its source calls no rotary function and norm" % self.where, "fuse_norm")
+            raise Error("%s: its source does not call both a rotary function and a norm" % self.where, "fuse_norm")
         self.is_after = min(rotations) < min([call.lineno for call in calls])
         for call in calls:
             if self.is_after:
-                between, usual = call.args[0], ast.Name
+                between, expected = call.args[0], ast.Name
             else:
-                between, usual = parents[call], ast.Assign
+                between, expected = parents[call], ast.Assign
                 while isinstance(between, ast.Attribute) and between.attr in ("view", "transpose"):
                     between = parents[parents[between]]
-            if not isinstance(between, usual):
+            if not isinstance(between, expected):
                 given = self.where, ast.unparse(between), ast.unparse(call.func)
                 raise Error("%s: %s is between %s and the rotation" % given, "fuse_norm")
 
@@ -456,7 +456,7 @@ class Fusion:
 
     def remove(self):
         self.function.__code__, forward = self._saved
-        if vars(self.cls).get("forward") is self._checked:  # otherwise it is inside a wrapper, and has no effect
+        if vars(self.cls).get("forward") is self._checked:  # otherwise a wrapper still calls it, without an effect
             self.cls.forward = forward
         for name in self.kinds:
             delattr(self.cls, _PREFIX + name)
@@ -494,7 +494,7 @@ class Fusion:
                 _calls.attention = outer
             for pending in call.pending:
                 if not pending.is_read:
-                    message = "fuse_norm: %s has put off %s, and nothing has read the result"
+                    message = "fuse_norm: %s has postponed %s, but nothing has read the result"
                     raise Error(message % (self.where, pending.name), "fuse_norm")
             return results
 

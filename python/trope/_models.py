@@ -108,7 +108,7 @@ def _family(keys, name):
     if name in READS_INTERLEAVE and interleave is False:
         return family._replace(pairing="half", pairing_out=None)
     if family is not _UNKNOWN and interleave not in (None, family.pairing == "interleaved"):
-        fail("rope_interleave", "is %r, and a %s has pairing %r", interleave, name, family.pairing)
+        fail("rope_interleave", "is %r, but a %s has pairing %r", interleave, name, family.pairing)
     return family
 
 
@@ -120,12 +120,15 @@ def _order(rope, name):
             fail(key, "must be true or false, not %s", shown(value))
     sections = [key for key in ("xdrope_section", "mrope_section") if rope.get(key) is not None]
     if "xdrope_section" in sections or name == "hunyuan_vl" and sections:
-        fail(sections[0], "gives the two elements of a pair different axes, as HunYuan-VL does: that rotates no pairs")
+        fail(
+            sections[0],
+            "gives the two elements of a pair different axes, as HunYuan-VL does: that is not a rotation of pairs",
+        )
     if name in AXES:
         order, default = AXES[name]
         for key, value in given.items():
             if value != (order == "interleaved"):
-                fail(key, "is %r, and the axes of a %s always are in the order %r", value, name, order)
+                fail(key, "is %r, but the axes of a %s are always in the order %r", value, name, order)
         return order, default
     is_interleaved = True in given.values()
     if name in FAMILIES:
@@ -135,7 +138,7 @@ def _order(rope, name):
         key = "interleaved" if sections else "mrope_section"
         fail(key, "contradicts mrope_interleaved" if sections else "is missing beside %s" % next(iter(given)))
     elif sections and not given:
-        fail("mrope_interleaved", "is missing: it is not known in which order models of type %r have their axes", name)
+        fail("mrope_interleaved", "is missing: the order of the axes in models of type %r is not known", name)
     return ("interleaved" if is_interleaved else "sections", None) if sections else (None, None)
 
 
@@ -150,7 +153,7 @@ def _pair_axis(rope, name, pairs):
     if not isinstance(sections, (list, tuple)) or [type(section) for section in sections] != [int] * 3:
         fail(key, "must be a list of three integers, not %s", shown(sections))
     if min(sections) < 0 or sum(sections) != pairs:
-        source = "" if rope.get(key) is not None else " (of the class, as the config has none)"
+        source = "" if rope.get(key) is not None else " (the default of the class, as the config has none)"
         fail(key, "must be three numbers of pairs that add up to %d, not %s%s", pairs, list(sections), source)
     if order == "hwt":
         height, width, time = sections
@@ -169,7 +172,7 @@ def read_family(rotation):
     family = _family(rotation.keys, name)
     reads_partial = family is _UNKNOWN or family.is_trailing or name in READS_PARTIAL or rotation.rule == "proportional"
     if not reads_partial and rotation.partial() not in (None, 1):
-        fail("partial_rotary_factor", "is %s, and a %s rotates whole heads", rotation.partial(), name)
+        fail("partial_rotary_factor", "is %s, but a %s rotates whole heads", rotation.partial(), name)
     return family
 
 

@@ -25,8 +25,8 @@ class Norm:
     """An RMS norm of one tensor of a call: n(x) = x / sqrt(mean(x^2) + eps) * weight. A Norm is immutable.
 
     Arguments:
-        weight: [head_dim], or [heads, head_dim] with a weight for each head, which may also be flat. It is contiguous f32,
-            f16 or bf16 (f64 with f64 tensors). None: the norm has no weight.
+        weight: [head_dim], or a weight for each head: [heads, head_dim] or [heads * head_dim]. It is contiguous f32, f16 or
+            bf16 (f64 with f64 tensors). None: the norm has no weight.
         eps: is added to the mean of the squares.
         plus_one: True multiplies by 1 + weight, as Gemma 3 and Qwen3-Next do.
         scope: the elements that are normalised together. "head": each head of a token. "token": all heads of a token
@@ -72,10 +72,10 @@ class Norm:
             word(rounding, _abi.NORM_WORDS["rounding"], "rounding")
             if weight is None:
                 raise Error(
-                    "rounding is %r, and weight is missing: there is one rounding without it" % rounding, "rounding"
+                    "rounding is %r, but weight is missing: a norm without a weight rounds only once" % rounding, "rounding"
                 )
         if process_group is not None and scope != "token":
-            raise Error("process_group is for scope 'token': a head is normalised by the rank that has it", "process_group")
+            raise Error("process_group is only for scope 'token': each rank normalises its own heads", "process_group")
         given = weight, eps, plus_one, scope, order, rounding, process_group
         for name, value in zip(Norm.__slots__, given):
             object.__setattr__(self, name, value)
@@ -111,7 +111,7 @@ def _find_ranks(norm, i):
         message = "norms[%d].process_group must be a process group of torch.distributed, not %s"
         raise Error(message % (i, shown(group)), "norms[%d].process_group" % i) from None
     if rank < 0:
-        message = "norms[%d].process_group does not have this process"
+        message = "norms[%d].process_group does not contain this process"
         raise Error(message % i, "norms[%d].process_group" % i)
     return (size, rank, name) if size > 1 else (1, 0, "")
 
@@ -119,11 +119,11 @@ def _find_ranks(norm, i):
 def _settings(norm, spec, i):
     """Returns the NormSettings of the Norm of tensors[i]."""
     if spec.shared_heads[i]:
-        raise Error("norms[%d] is given, and shared_heads of tensors[%d] is %d: a norm is for heads that are not shared"
+        raise Error("norms[%d] is given, but shared_heads of tensors[%d] is %d: shared heads cannot have a norm"
                     % (i, i, spec.shared_heads[i]), "norms[%d]" % i)  # fmt: skip
     name = "norms[%d].rounding" % i
     if spec.rounding == "once" and norm.rounding is not None:
-        raise Error("%s is %r, and rounding is 'once', which rounds nothing of a norm" % (name, norm.rounding), name)
+        raise Error("%s is %r, but with rounding 'once', a norm has no rounding of its own" % (name, norm.rounding), name)
     if spec.rounding != "once" and norm.weight is not None:
         word(norm.rounding, _abi.NORM_WORDS["rounding"], name)
     settings = norm.scope, norm.order, norm.rounding or "", norm.eps, norm.plus_one, norm.weight is not None

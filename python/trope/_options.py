@@ -1,8 +1,8 @@
 """The options of a call. Options has the type of each, for type checkers. TABLE has everything else.
 
 Other code is made from these two: the defaults, Spec and Side (the settings and the arrays of a call), the numbers in
-trope_args (_plan.py), the schema of the torch operators (torch/_ops.py), and the signatures and docstrings of the functions.
-_spec.py checks the meaning of the values.
+trope_args (_prepared.py), the schema of the torch operators (torch/_ops.py), and the signatures and docstrings of the
+functions. _spec.py checks the meaning of the values.
 """
 
 from __future__ import annotations

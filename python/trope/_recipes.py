@@ -2,9 +2,9 @@
 it.
 
 A Rotary calls a function with small random tensors on the CPU, and looks for the Recipe that gives the same bits, shapes
-and dtypes, and in float32 the same gradient. A Recipe rotates all tokens of its tensors. Some functions leave tokens out,
-or rotate q and k by other rows. For these, an arrangement passes views of the rotated tokens to the Recipe, and joins the
-results. trope.transformers finds the functions of a model, and installs the replacements.
+and dtypes. In float32 it must also give the same gradient. A Recipe rotates all tokens of its tensors. Some functions leave
+tokens out, or rotate q and k by other rows. For these, an arrangement passes views of the rotated tokens to the Recipe, and
+joins the results. trope.transformers finds the functions of a model, and installs the replacements.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _TENSORS = ("q", "k"), ("xq", "xk"), ("query", "key"), ("x",), ("tensor",)  # th
 _TABLES = ("cos", "sin"), ("freqs_cis",), ("freqs_ci",)  # the last two are complex
 _OPTIONS = {"unsqueeze_dim", "position_ids"}  # optional parameters, which have a default
 _TOKENS = {"bhsd": 2, "bshd": 1, "thd": 0, "bghsd": 3}  # the dimension of tokens in each layout
-_NOT_TRIED = "not tried before patching: %s"
+_NOT_TRIED = "this form was not tried when the function was patched: %s"
 
 
 # ---- Rotating all tokens ----
@@ -64,15 +64,15 @@ class Recipe:
         cos, sin = self._columns(tables, one, q, names[0], table_names)
         rows, width = cos.shape[-2], self.width(table.shape[-1])
         if width < 2 or width % 2:
-            message = "%s has %d columns, for %d elements of a head, which must be even, and 2 or more"
+            message = "%s has %d columns, for %d elements of a head: this number must be even, and at least 2"
             raise Error(message % (table_names[0], table.shape[-1], width), table_names[0])
         for x, name in zip(tensors, names):
             if x.dtype != q.dtype or x.device != q.device or x.dim() != q.dim():
                 given = name, x.dtype, list(x.shape), x.device, names[0], q.dtype, list(q.shape), q.device
-                raise Error("%s is %s %s on %s, and %s %s %s on %s" % given, name)
+                raise Error("%s is %s %s on %s, but %s is %s %s on %s" % given, name)
             shape = x.shape
             if shape[_TOKENS[layout]] != rows or shape[-1] < width or (self.whole and shape[-1] != width):
-                message = "%s is of %d rows for %d elements of a head, and %s is %s (%s)"
+                message = "%s has %d rows for %d elements of a head, but %s is %s (%s)"
                 to_blame = table_names[0] if x is q else name
                 raise Error(message % (table_names[0], rows, width, name, list(shape), layout), to_blame)
         if norms:
@@ -113,7 +113,7 @@ class Recipe:
             refuse_gradient(table, name)
         if len(tables) == 1:
             if tables[0].device != q.device:
-                raise Error("%s is on %s, and %s on %s" % (names[0], tables[0].device, q_name, q.device), names[0])
+                raise Error("%s is on %s, but %s is on %s" % (names[0], tables[0].device, q_name, q.device), names[0])
             tables = torch.view_as_real(tables[0].resolve_conj()).unbind(-1)
         else:
             check_tables(*tables, q, names, q_name)
@@ -212,7 +212,7 @@ def _memory_tokens(turn, tensors, tables, more):
     times = turning.shape[-2] // max(tokens, 1) if more["repeat_freqs_k"] else 1
     if turning.shape[-2] != times * tokens:
         given = tokens, turning.shape[-2], more["repeat_freqs_k"]
-        raise Error("k: for %d tokens of q, %d of k turn, and repeat_freqs_k is %s" % given, "k")
+        raise Error("k: q has %d tokens and %d tokens of k rotate, but repeat_freqs_k is %s" % given, "k")
     rotated = turn([q.unsqueeze(-3), turning.unflatten(-2, (times, tokens))], tables)
     q, turning = [x.flatten(-3, -2) for x in rotated]
     return q, torch.cat((turning, kept), -2)
@@ -226,14 +226,14 @@ def _spatial_tokens(turn, tensors, tables, more):
     if not turning.shape[-2]:
         return q, kept
     if type(times) is not int or times < 1 or turning.shape[-2] % times:
-        message = "repeat_freqs_k must be an integer that divides the %d tokens of k that may turn, not %s"
+        message = "repeat_freqs_k must be an integer that divides the %d tokens of k that may rotate, not %s"
         raise Error(message % (turning.shape[-2], shown(times)), "repeat_freqs_k")
     for name, table in zip(("cos_k", "sin_k"), tables_k):
         _check_argument(table, name)
     groups = turning.unflatten(-2, (times, -1))
     before = groups.shape[-2] - tables_k[0].shape[-2]
     if before < 0:
-        message = "cos_k is of %d rows for %d tokens of k in a group"
+        message = "cos_k has %d rows for %d tokens of k in a group"
         raise Error(message % (tables_k[0].shape[-2], groups.shape[-2]), "cos_k")
     (rotated,) = turn([groups[..., before:, :]], tables_k, 1, ("cos_k", "sin_k"))
     turning = torch.cat((groups[..., :before, :], rotated), -2).flatten(-3, -2)
@@ -289,7 +289,7 @@ class Rotary:
     handles: the number of Patch objects that want it to be replaced
     """
 
-    head_dim = 32  # of random tensors: PyTorch's loops are vectorized for the whole row, even with 16 complex numbers
+    head_dim = 32  # so that PyTorch's vectorized loops compute whole rows, even rows of 16 complex numbers
 
     def __init__(self, function, where):
         self.original, self.where, self.calls, self.traced, self.handles = function, where, 0, 0, 0
@@ -322,7 +322,7 @@ class Rotary:
                 return
         raise Error("its parameters are %s" % self.signature)
 
-    # How the function is called: with tables of `columns` columns, in a form (layout, tables, unsqueeze_dim).
+    # -- Calling the function, with tables of `columns` columns in a form (layout, tables, unsqueeze_dim) --
 
     def _forms(self):
         unsqueeze_dims = (1, 2, -2, 0) if "unsqueeze_dim" in self.names else (None,)
@@ -371,11 +371,11 @@ class Rotary:
         except Exception:
             return ()
 
-    # The results of the function.
+    # -- Finding what it computes --
 
     def _find_recipe(self):
-        """Finds the recipe without roundings of other dtypes. The first accepted columns show if heads may rotate in
-        part."""
+        """Finds the recipe without roundings of other dtypes. It tries few columns first: if the function accepts them,
+        heads may rotate in part."""
         taken = False
         for self.columns in (self.head_dim // 4, self.head_dim // 2, self.head_dim):
             for form in self._forms():
@@ -395,11 +395,13 @@ class Rotary:
                     self._keep_bhsd(True)
                 return
         if not taken:
-            raise Error("it takes no q and k of 3 or 4 dimensions with tables of 2 or 3")
-        raise Error("no pairing, columns, direction and window of trope.torch.rotate have its bits in float32")
+            raise Error("it does not accept q and k of 3 or 4 dimensions with tables of 2 or 3 dimensions")
+        raise Error(
+            "no combination of pairing, columns, direction and window of trope.torch.rotate gives its bits in float32"
+        )
 
     def _keep_bhsd(self, has_groups=False):
-        """Drops the forms of other layouts, for an arrangement with tokens in dimension -2. Tokens may be in groups."""
+        """Keeps only forms with tokens in dimension -2, as arrangements need. has_groups: whether tensors may be bghsd."""
         forms = {key: [form for form in forms if form[0] == "bhsd"] for key, forms in self.recipe.forms.items()}
         groups = {(5, *key[1:]): [("bghsd", one) for _, one in forms[key]] for key in forms if has_groups}
         self.recipe.forms = {key: choices for key, choices in {**forms, **groups}.items() if choices}
@@ -430,7 +432,7 @@ class Rotary:
             else:
                 self.recipe.roundings.pop(key, None)
                 if wanted and dtype != torch.float64:
-                    raise Error("neither rounding native nor native_f32 has its bits for %s with tables of %s" % key)
+                    raise Error("neither rounding native nor native_f32 gives its bits for %s with tables of %s" % key)
 
     def _find_arrangement(self):
         """Finds which tokens rotate by which rows. Returns the calls that show it and are not refused."""
@@ -443,7 +445,9 @@ class Rotary:
                 break
         else:
             q, k, rows, _ = calls[differing.index(True)]
-            raise Error("it takes tables of %d rows for q of %d tokens and k of %d, in no known way" % (rows, q, k))
+            raise Error(
+                "it accepts tables of %d rows for q of %d tokens and k of %d, but rotates in an unknown way" % (rows, q, k)
+            )
         if self.arrange in (_last_tokens, _last_rows):
             self._keep_bhsd()
         return [call for call, results in zip(made, wanted) if results]
@@ -457,17 +461,17 @@ class Rotary:
             with torch.enable_grad():
                 results = function(leaves, *rest)
             if not all(y.requires_grad for y in results):
-                raise Error("autograd does not go through it")
+                raise Error("autograd cannot differentiate it")
             gradients.append(torch.autograd.grad(results, leaves, [y.detach().flip(0, -1) for y in results]))
         if not _same(*gradients):
-            raise Error("its gradient is not the transpose of what it does")
+            raise Error("its gradient is not the transpose of its forward")
 
     def _check_whole_heads(self):
         """Refuses a function that behaves differently if whole heads rotate."""
         if not self.recipe.whole:
             call = self._make(self.head_dim // self.recipe.width(1), self.form)
             if not _gives(self._rotate_by(self.recipe), call, self._try(*call)):
-                raise Error("whole heads do not turn as a window does")
+                raise Error("it rotates whole heads in another way than windows")
 
     def _ask_without_k(self):
         if len(self.tensors) != 2 or self.arrange is not _all_tokens:
@@ -477,7 +481,7 @@ class Rotary:
         gives = results and _gives(self._rotate_by(self.recipe), ([q], *rest), results[:1])
         return ("q" if len(results) == 1 else "q, None") if gives else ""
 
-    # The replacement.
+    # -- The replacement --
 
     def _rotate_by(self, recipe):
         """Returns a function like _call that applies the recipe in the arrangement."""

@@ -78,7 +78,7 @@ _PER_TENSOR = tuple([name for name, option in SETTINGS.items() if option.per_ten
 
 
 def _complete(name, value, is_given, count):
-    """Returns a value for the Spec of `count` tensors. Defaults stay unchecked: torch.compile guards a check's reads."""
+    """Returns a value for the Spec of `count` tensors. Defaults are not checked: torch.compile guards what checks read."""
     if value is None and TABLE[name].default is None:
         value = DEFAULTS[name]
     elif value is None or is_given:
@@ -121,12 +121,12 @@ def _whole_heads(head_dims, width, angles):
     """Returns the default of rotary_dim: the angles must cover each head. The rotating part of a head is never guessed."""
     for i, head_dim in enumerate(head_dims):
         if width > head_dim:
-            message = "%s covers %d elements of a head, and a head of tensors[%d] has %d"
+            message = "%s covers %d elements of a head, but a head of tensors[%d] has %d"
             raise Error(message % (angles, width, i, head_dim), angles)
         if width < head_dim:
             message = (
-                "rotary_dim is missing: %s covers %d of the %d elements of a head of tensors[%d]; rotary_dim says how many"
-                " of them rotate, and rotary_offset from which on"
+                "rotary_dim is missing: %s covers %d of the %d elements of a head of tensors[%d]; give rotary_dim, the "
+                "number of elements that rotate, and rotary_offset, the first of them"
             )
             raise Error(message % (angles, width, head_dim, i), "rotary_dim")
     return (width,) * len(head_dims)
@@ -144,7 +144,9 @@ def make_spec(head_dims, table, columns, **settings):
         raise Error(message + ": give exactly one of inv_freq, freqs, or cos with sin", "inv_freq")
     if table is None:
         if angle_columns is not None:
-            raise Error("angle_columns describes a table (freqs, or cos and sin), and inv_freq is none", "angle_columns")
+            raise Error(
+                "angle_columns describes a table (freqs, or cos and sin), and inv_freq is not a table", "angle_columns"
+            )
         width = 2 * len(inv_freq)
     else:
         _check_word(angle_columns, "angle_columns")
@@ -179,17 +181,17 @@ def check_spec(spec, table, columns):
     if widest == _abi.COPY:
         raise Error("rotary_dim: no tensor of the call rotates", "rotary_dim")
     if spec.inv_freq and len(spec.inv_freq) != widest // 2:
-        message = "inv_freq has %d frequencies, and rotary_dim %d needs %d, one for each pair"
+        message = "inv_freq has %d frequencies, but rotary_dim %d needs %d, one for each pair"
         raise Error(message % (len(spec.inv_freq), widest, widest // 2), "inv_freq")
     needed = widest // 2 if spec.angle_columns == "pair" else widest
     if table is not None and columns != needed:
-        message = "%s has %d columns, and rotary_dim %d needs %d with angle_columns %r"
+        message = "%s has %d columns, but rotary_dim %d needs %d with angle_columns %r"
         raise Error(message % (table, columns, widest, needed, spec.angle_columns), table)
     if spec.pair_axis and len(spec.pair_axis) != widest // 2:
-        message = "pair_axis has %d entries, and rotary_dim %d needs %d, one for each pair"
+        message = "pair_axis has %d entries, but rotary_dim %d needs %d, one for each pair"
         raise Error(message % (len(spec.pair_axis), widest, widest // 2), "pair_axis")
     if any(spec.shared_heads) and DIMS[spec.layout].groups is not None:
-        message = "shared_heads is for layouts without a dimension of groups, and layout is %r"
+        message = "shared_heads is only for layouts without a dimension of groups, and layout is %r"
         raise Error(message % spec.layout, "shared_heads")
 
 
@@ -239,7 +241,7 @@ def resolve(tensors, options, make=cached_spec):
             arrays[name] = value
         elif name == "norms":  # resolve_norms handles it, for calls that can have norms
             if value is not None:
-                raise Error("norms are for rotate and its kin, and for calls of a RotaryEmbedding", name)
+                raise Error("norms are only for the rotate functions, and for calls of a RotaryEmbedding", name)
         else:
             refuse_unknown(options, TABLE, "trope.rotate")
     layout = settings.get("layout")
@@ -272,7 +274,8 @@ def result_shape(backward, spec, i, shape):
     shape, heads = list(shape), DIMS[spec.layout].heads
     if backward and shape[heads] % per_group:
         raise Error(
-            "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
+            "tensors[%d] has %d heads, which is not a multiple of shared_heads %d" % (i, shape[heads], per_group),
+            "shared_heads",
         )
     shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
     return shape
@@ -282,7 +285,7 @@ _specs: dict = {}
 
 
 def intern(spec):
-    """Returns the one Spec object that equals this one, so that the keys of plans can have its id."""
+    """Returns the one Spec object that equals this one, so that the keys of prepared calls can have its id."""
     if len(_specs) > 1024:
         _specs.clear()
     return _specs.setdefault(spec, spec)

@@ -5,9 +5,9 @@ with autograd that apex.transformer.functional had.
     from trope.apex import fused_apply_rotary_pos_emb
 
 Results are those of apex's kernels. In half precision, cos and sin are rounded to the dtype of the tensor, and so are each
-product and the sum (rounding="native" of trope.torch.rotate). With cos and sin given, these are apex's bits. In f32 each
-sum is a fused multiply-add of a rounded product ("once"), which nvcc generates from apex's source. Sines and cosines of
-freqs are trope's, which differ from CUDA's sincosf in the last bits.
+product and the sum (rounding="native" of trope.torch.rotate). If cos and sin are given, results have apex's bits. In f32
+each sum is a fused multiply-add of a rounded product ("once"), which nvcc generates from apex's source. Sines and cosines
+of freqs are trope's, which differ from CUDA's sincosf in the last bits.
 
 Element i is paired with i + d2/2, and each column of a table belongs to one element. d2 may be less than d: the other
 elements are copied. Tables have no gradient, and the wrappers refuse tables that require one. Tensors may also be f64, and
@@ -47,7 +47,7 @@ def _table(table, x, argument, x_argument, rows=None):
     if not 2 <= table.shape[3] <= x.shape[-1] or table.shape[3] % 2:
         _refuse(argument, "has %d columns, which must be even, and 2 to head_dim %d", table.shape[3], x.shape[-1])
     if rows is not None and table.shape[0] != rows:
-        _refuse(argument, "has %d rows, and %s %d positions", table.shape[0], x_argument, rows)
+        _refuse(argument, "has %d rows, but %s has %d positions", table.shape[0], x_argument, rows)
     check_table(table, x, argument, x_argument)
     return table[:, 0, 0]
 
@@ -202,7 +202,7 @@ def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
 
 
 class _Rotation(Function):
-    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). Differentiable again."""
+    """Autograd for a linear run(transposed, x, *tables): apply(transposed, run, x, *tables). The gradient has autograd."""
 
     @staticmethod
     def forward(ctx, transposed, run, x, *tables):
@@ -260,6 +260,6 @@ def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
     """
     _check_dims(t, "bshd", "t")
     if t.shape[1] != img_h * img_w:
-        _refuse("t", "has %d tokens, and the image %d x %d", t.shape[1], img_h, img_w)
+        _refuse("t", "has %d tokens, but the image has %d x %d", t.shape[1], img_h, img_w)
     run = functools.partial(_rotate_tokens, img_h=img_h, img_w=img_w)
     return _apply(run, t, cos_h=cos_h, sin_h=sin_h, cos_w=cos_w, sin_w=sin_w)

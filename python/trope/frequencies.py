@@ -5,9 +5,9 @@
     frequencies(rope_type="llama3", rope_theta=500000.0, head_dim=128, factor=8.0, low_freq_factor=1.0,
                 high_freq_factor=4.0, original_max_position_embeddings=8192)
 
-The library computes the rules (trope_frequencies, section 6 of include/trope/trope.h). Keys have the meaning and the places
-that they have in transformers 5 (modeling_rope_utils.py, and the config classes in models/), for configs as versions 4 and
-5 write them. If a key is missing, or the rule does not use it, transformers continues with a warning or a default. Here
+The library computes the rules (trope_frequencies, section 6 of include/trope/trope.h). Keys have the same meaning and the
+same places as in transformers 5 (modeling_rope_utils.py, and the config classes in models/). Configs may be written by
+version 4 or 5. If a key is missing, or the rule does not use it, transformers continues with a warning or a default. Here
 this is an Error that names the key, so that nobody trains with a forgotten value.
 """
 
@@ -131,7 +131,7 @@ def frequency_list(inv_freq, argument="inv_freq"):
         if not isinstance(value, numbers.Integral) and hasattr(value, "dtype"):
             _check_dtype(value, argument)
         if not isinstance(value, numbers.Real):
-            fail(argument, "must be a flat list of numbers: %s is none", shown(value))
+            fail(argument, "must be a flat list of numbers: %s is not a number", shown(value))
     return tuple([number(value, argument) for value in values])
 
 
@@ -139,7 +139,7 @@ def _check_dtype(array, argument):
     """Refuses arrays and scalars of a dtype that cannot hold an inverse frequency."""
     name = str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
     if name not in ("float32", "float64"):
-        text = "has dtype %s: use float32 or float64, and compute the frequencies in it (a cast does not bring bits back)"
+        text = "has dtype %s: use float32 or float64, and compute the frequencies in it (a cast does not restore lost bits)"
         fail(argument, text, name)
 
 
@@ -160,7 +160,7 @@ def _read_array(array, argument):
 
 
 def _first(given, count, argument):
-    """Returns a list of at most `count` first elements."""
+    """Returns a list of the first elements, at most `count`."""
     try:
         return list(itertools.islice(given, count))
     except Exception as error:  # an iterator runs code of the caller
@@ -195,14 +195,14 @@ class Rotation:
         """Adds a keyword argument, which may complete the config but must not contradict it."""
         known = sorted(ROPE_KEYS.union(SIZE_KEYS))
         if key not in known:
-            fail(key, "is not a key of a rotation%s", hint(key, known) or ": those are " + ", ".join(known))
+            fail(key, "is not a key of a rotary embedding%s", hint(key, known) or ": the keys are " + ", ".join(known))
         if key == "rope_type":
             value = rule_of({key: value}, self.model_type)
         elif key in SIZE_KEYS:
             optional_integer(key, value)
         for given in (self.rope.get(key), self.sizes.get(key)):
             if not same(given, value):
-                fail(key, "is %s in the config, and cannot be %s", shown(given), shown(value))
+                fail(key, "is %s in the config, and must not be %s here", shown(given), shown(value))
         if value is not None:
             (self.rope if key in ROPE_KEYS else self.sizes)[key] = value
 
@@ -250,8 +250,8 @@ class Rotation:
         """Returns original_max_position_embeddings, in tokens. The config's own value has priority, as in transformers
         (Phi-3).
 
-        If it is missing, YaRN uses max_position_embeddings, as in transformers 4 and 5, and so does LongRoPE with factor,
-        as in 4. The other rules fail in 4 and are not scaled in 5. Here they require it.
+        If it is missing, YaRN uses max_position_embeddings, as in transformers 4 and 5. LongRoPE with factor does the same,
+        as in version 4. The other rules require it here: without it, version 4 fails, and version 5 does not scale.
         """
         own = optional_number(ORIGINAL, self.sizes[ORIGINAL])
         falls_back = self.rule == "yarn" or self.rule == "longrope" and self.rope.get("factor") is not None
@@ -273,19 +273,19 @@ class Rotation:
     # -- Sizes --
 
     def partial(self):
-        """Returns partial_rotary_factor, or the model class's unless there is a qk_rope_head_dim, or None."""
+        """Returns partial_rotary_factor, or the class's value if qk_rope_head_dim is missing too, or None."""
         value, of_class = self.get("partial_rotary_factor"), of_model(CLASS_PARTIAL, self.model_type)
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None
         if value is None and of_class == 0:
-            fail("partial_rotary_factor", "is missing: a %s has no constant one", self.model_type)
+            fail("partial_rotary_factor", "is missing: a %s has no fixed value for it", self.model_type)
         value = of_class if value is None else value
         if value is not None and not 0 < value <= 1:
             fail("partial_rotary_factor", "must be over 0 and at most 1, not %r", value)
         return value
 
     def head_dim(self):
-        """Returns the number of elements of a head: head_dim, the model's class's, or hidden_size / num_attention_heads."""
+        """Returns the number of elements of a head: head_dim, the class's default, or hidden_size / num_attention_heads."""
         names = ("head_dim", "hidden_size", "num_attention_heads")
         head, hidden, heads = (optional_integer(name, self.sizes[name]) for name in names)
         head = of_model(CLASS_HEAD_DIM, self.model_type) if head is None else head
@@ -293,16 +293,16 @@ class Rotation:
             fail("head_dim", "is missing: in a %s it is not hidden_size / num_attention_heads", self.model_type)
         if head is None and None in (hidden, heads):
             looked_for = ["/".join(SIZE_KEYS[name]) for name in ("qk_rope_head_dim",) + names]
-            nested = "; of the nested configs, give the one that is meant: " + listed(self.nested) if self.nested else ""
+            nested = "; pass one of the nested configs instead: " + listed(self.nested) if self.nested else ""
             fail("head_dim", "not found; looked for %s, %s, %s with %s%s", *looked_for, nested)
         return hidden // heads if head is None else head
 
     def rotary_dim(self):
-        """Returns the number of elements of a head with a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
+        """Returns how many elements of a head have a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
         (MLA).
 
-        With the rule proportional, all elements have one, because partial_rotary_factor belongs to the rule. GPT-J has
-        rotary_dim instead. If given, rotary_dim and qk_rope_head_dim must equal the result. qk_rope_head_dim takes the
+        With the rule proportional, all elements have a frequency, because partial_rotary_factor belongs to the rule. GPT-J
+        has rotary_dim instead. If given, rotary_dim and qk_rope_head_dim must equal the result. qk_rope_head_dim takes the
         place of head_dim if no factor tells which part of a head rotates.
         """
         partial = self.partial()
@@ -315,10 +315,10 @@ class Rotation:
             dim = int(self.head_dim() * partial)
         for key, other in (("rotary_dim", given), ("qk_rope_head_dim", pe)):
             if other not in (None, dim):
-                fail(key, "(%d) contradicts the other sizes, by which %d elements of a head rotate", other, dim)
+                fail(key, "(%d) contradicts the other sizes, with which %d elements of a head rotate", other, dim)
         if dim % 2 or not 2 <= dim <= MAX_ROTARY_DIM:
             key = "head_dim" if self.rule == "proportional" or partial in (None, 1) else "partial_rotary_factor"
-            fail(key, "makes %d elements of a head rotate: that must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
+            fail(key, "makes %d elements of a head rotate: this number must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
         return dim
 
 
@@ -344,7 +344,7 @@ def _ntk_alpha(rotation, dim):
     try:
         return {"base": rotation.need("rope_theta") * rotation.positive("alpha") ** (dim / (dim - 2))}
     except OverflowError:
-        fail("alpha", "(%s) makes a base that is too large", shown(rotation.get("alpha")))
+        fail("alpha", "(%s) makes the base too large", shown(rotation.get("alpha")))
 
 
 def _yarn(rotation, dim):
@@ -354,7 +354,7 @@ def _yarn(rotation, dim):
     if truncate is not True and truncate is not False:  # transformers reads null, 0 and "" as false
         fail("truncate", "must be true or false, not %s", shown(truncate))
     scales = rotation.get("mscale"), rotation.get("mscale_all_dim")
-    scales = scales if all(scales) else (0.0, 0.0)  # in transformers, one without the other, or 0, has no effect
+    scales = scales if all(scales) else (0.0, 0.0)  # transformers ignores one without the other, and 0
     return {
         "factor": rotation.max_position() / original if factor is None else factor,  # DeepSeek has null instead of no key
         "original_max_position": original,

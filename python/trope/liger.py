@@ -3,20 +3,20 @@
     modeling_llama.apply_rotary_pos_emb = trope.liger.liger_rotary_pos_emb
 
 Results are new tensors with q's and k's order of dimensions in memory. q, k and upstream gradients are not changed, while
-Liger overwrites them if they are contiguous. Strides may be any. Nothing is copied first, except for cos and sin if their
+Liger overwrites them if they are contiguous. Any strides are accepted. Nothing is copied first, except cos and sin if their
 strides differ. Gradients are the exact transpose and can be differentiated again. Tables have no gradients, and tables that
 require one are refused.
 
 Rounding: the arithmetic is fp32, rounded once at the store. Liger's Triton kernels do the same if the tables are float32,
-and its CuTe kernel always does. They may fuse the other product of a sum, which changes the last bit of fp32. With tables
+and its CuTe kernel always does. Liger may fuse the other product of a sum, which changes the last bit of fp32. With tables
 of 16 bits, the Triton kernels cast q and k to the dtype of the tables and compute in it. On an H100, one product of each
 sum is rounded to that dtype and the other is fused, so their results differ from trope's by that rounding. trope never
 casts float32 tensors to the dtype of such tables.
 
-Liger ignores some wrong arguments that are refused here: position_ids, an unsqueeze_dim that means another layout, tables
-that are wider than the heads or of another length, q and k of different dtypes, and Llama 4 frequencies that are no longer
-complex. Liger reads the first half of the columns of full-width tables, which has each angle once. trope reads both halves,
-each for its elements, as in the formula q * cos + rotate_half(q) * sin.
+Liger ignores some wrong arguments that are refused here: position_ids, an unsqueeze_dim that means another layout, and
+tables that are wider than the heads or of another length. Also refused are q and k of different dtypes, and Llama 4
+frequencies that are no longer complex. Liger reads the first half of the columns of full-width tables, which has each angle
+once. trope reads both halves, each for its elements, as in the formula q * cos + rotate_half(q) * sin.
 """
 
 import torch as _torch
@@ -44,11 +44,11 @@ def _check_pair(q, k, names, shape):
             raise Error("%s must be %s, not %s" % (name, shape, list(x.shape)), name)
     for word, n, other in zip(words, q.shape, k.shape):
         if n != other and word != "heads":
-            raise Error("%s has %s %d, and %s %d" % (names[1], word, other, names[0], n), names[1])
+            raise Error("%s has %s %d, but %s has %d" % (names[1], word, other, names[0], n), names[1])
     if k.device != q.device:
-        raise Error("%s is on %s, and %s on %s" % (names[1], k.device, names[0], q.device), names[1])
+        raise Error("%s is on %s, but %s is on %s" % (names[1], k.device, names[0], q.device), names[1])
     if k.dtype != q.dtype:
-        raise Error("%s has dtype %s, and %s %s: cast one of them" % (names[1], k.dtype, names[0], q.dtype), names[1])
+        raise Error("%s has dtype %s, but %s has %s: cast one of them" % (names[1], k.dtype, names[0], q.dtype), names[1])
 
 
 def _check_tables(cos, sin, q, q_name, shapes):
@@ -67,7 +67,7 @@ def _check_size(table, batch, tokens, name="cos", q_name="q"):
         raise Error("%s has %d rows (shape %s) for %d tokens" % (name, table.shape[-2], list(table.shape), tokens), name)
     if table.dim() > 2 and table.shape[-3] not in (1, batch):
         words = name, table.shape[-3], list(table.shape), q_name, batch
-        raise Error("%s is of batch %d (shape %s), and %s of %d" % words, name)
+        raise Error("%s has batch %d (shape %s), but %s has %d" % words, name)
 
 
 def _squeeze(cos, sin, unsqueeze_dim):
@@ -83,7 +83,7 @@ def _squeeze(cos, sin, unsqueeze_dim):
 def _refuse_ids(position_ids):
     if position_ids is not None:
         raise Error(
-            "position_ids are given, which Liger does not look at: cos and sin are those of the tokens already; pass None",
+            "position_ids must be None, because Liger ignores them: cos and sin already belong to the tokens",
             "position_ids",
         )
 
@@ -91,8 +91,8 @@ def _refuse_ids(position_ids):
 def _refuse_layout(unsqueeze_dim):
     if unsqueeze_dim != 1:
         raise Error(
-            "unsqueeze_dim is %d: q and k are (batch, heads, seq, head_dim) here whatever it is; for another layout there"
-            " is trope.torch.rotate" % unsqueeze_dim,
+            "unsqueeze_dim is %d: q and k are always (batch, heads, seq, head_dim) here; for another layout, use "
+            "trope.torch.rotate" % unsqueeze_dim,
             "unsqueeze_dim",
         )
 
@@ -103,7 +103,7 @@ def _columns(cos, sin, head_dim, rotary_dim):
     if rotary_dim is None:
         rotary_dim = width
         if not 2 <= width <= head_dim or width % 2:
-            message = "cos has %d columns, one for each element that turns: they must be even, and 2 to head_dim %d"
+            message = "cos has %d columns, one for each element that rotates: the number must be even, and 2 to head_dim %d"
             raise Error(message % (width, head_dim), "cos")
     elif not 2 <= rotary_dim <= head_dim or rotary_dim % 2:
         raise Error("rotary_dim must be even, and 2 to head_dim %d, not %d" % (head_dim, rotary_dim), "rotary_dim")
@@ -111,7 +111,7 @@ def _columns(cos, sin, head_dim, rotary_dim):
         return dict(cos=cos, sin=sin, angle_columns="half", rotary_dim=rotary_dim)
     pairs = rotary_dim // 2
     if width < pairs:
-        raise Error("cos has %d columns, and rotary_dim / 2 is %d" % (width, pairs), "cos")
+        raise Error("cos has %d columns, but rotary_dim / 2 is %d" % (width, pairs), "cos")
     return dict(cos=cos[..., :pairs], sin=sin[..., :pairs], angle_columns="pair", rotary_dim=rotary_dim)
 
 
@@ -214,12 +214,16 @@ def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim
     if head_dim < 2 or head_dim % 2:
         raise Error("q has head_dim %d, which must be even, and 2 or more" % head_dim, "q")
     if cos.shape[-1] != head_dim:
-        raise Error("cos has %d columns, and head_dim is %d" % (cos.shape[-1], head_dim), "cos")
+        raise Error("cos has %d columns, but head_dim is %d" % (cos.shape[-1], head_dim), "cos")
     if len(mrope_section) != cos.shape[0] or sum(mrope_section) != pairs:
         words = list(mrope_section), cos.shape[0], pairs
-        raise Error("mrope_section is %s, and must be one number for each of %d tables, %d in all" % words, "mrope_section")
+        raise Error(
+            "mrope_section is %s, and must have one number for each of %d tables, with the sum %d" % words, "mrope_section"
+        )
     if cos.shape[0] > MAX_AXES:
-        raise Error("cos has %d axes (shape %s), and at most %d" % (cos.shape[0], list(cos.shape), MAX_AXES), "cos")
+        raise Error(
+            "cos has %d axes (shape %s), and may have at most %d" % (cos.shape[0], list(cos.shape), MAX_AXES), "cos"
+        )
     axes = tuple([axis for axis, n in enumerate(mrope_section) for _ in range(n)])  # trope.pair_axis("sections", ...)
     used = max(axes) + 1
     return _rotations.rotate(
@@ -243,7 +247,7 @@ def _rotate_llama4(q, k, table):
 def _check_complex(table, q, name, q_name):
     if not table.is_complex():
         raise Error(
-            "%s is %s, and must be complex: a model that was cast to a real dtype has lost the sines" % (name, table.dtype),
+            "%s is %s, and must be complex: a cast of the model to a real dtype has lost the sines" % (name, table.dtype),
             name,
         )
     head_dim = q.shape[3]
@@ -253,9 +257,9 @@ def _check_complex(table, q, name, q_name):
         message = "%s has shape %s, and must have head_dim / 2 = %d columns"
         raise Error(message % (name, list(table.shape), head_dim // 2), name)
     if table.device != q.device:
-        raise Error("%s is on %s, and %s on %s" % (name, table.device, q_name, q.device), name)
+        raise Error("%s is on %s, but %s is on %s" % (name, table.device, q_name, q.device), name)
     if table.dtype == _torch.complex128 and q.dtype != _torch.float64:
-        raise Error("%s has dtype complex128, which is for float64 tensors alone: use complex64" % name, name)
+        raise Error("%s has dtype complex128, which is only for float64 tensors: use complex64" % name, name)
     refuse_gradient(table, name)
 
 
@@ -277,7 +281,7 @@ def _rotate_llama4_text(names, q, k, freqs_cis):
     _check_pair(q, k, names, "(batch, seq, heads, head_dim)")
     _check_complex(freqs_cis, q, "freqs_cis", names[0])
     if freqs_cis.dim() not in (2, 3) or freqs_cis.shape[-2] < q.shape[1]:
-        message = "freqs_cis has shape %s, and must be (rows, %d) or (1 or batch, rows, %d), of %d rows or more"
+        message = "freqs_cis has shape %s, and must be (rows, %d) or (1 or batch, rows, %d), with at least %d rows"
         raise Error(message % (list(freqs_cis.shape), *[q.shape[3] // 2] * 2, q.shape[1]), "freqs_cis")
     _check_size(freqs_cis[..., : q.shape[1], :], q.shape[0], q.shape[1], "freqs_cis", names[0])
     return _rotate_llama4(q, k, freqs_cis)
@@ -302,7 +306,9 @@ def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
     elif table.dim() == 3 and table.shape[:2] == (tokens, 1):
         table = table.squeeze(1)
     if table.dim() not in (2, 3):
-        message = "freqs_ci has shape %s, and must be (%d, %d), with a dimension of 1 for heads and one of batch or not"
+        message = (
+            "freqs_ci has shape %s, and must be (%d, %d), optionally with a dimension of 1 for heads and one for the batch"
+        )
         raise Error(message % (list(freqs_ci.shape), tokens, query.shape[3] // 2), "freqs_ci")
     _check_size(table, query.shape[0], tokens, "freqs_ci", "query")
     return _rotate_llama4(query, key, table)

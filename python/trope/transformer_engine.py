@@ -8,9 +8,9 @@ bits differ where CUDA's sincosf and trope's differ. Tables are [positions, 1, 1
 element. If d2 is below head_dim, the other elements of a head are copied. Backward is the transpose, with the
 start_positions and the context parallelism of forward. It can be differentiated again.
 
-These functions also accept tensors on the CPU, f64, packed QKV of any strides, in thd, and with V heads of another width,
-and they have gradients of freqs. Like TransformerEngine's unfused code, apply_rotary_pos_emb also takes freqs of each batch
-entry, [positions, b, 1, d2], but not for packed QKV.
+These functions also accept f64 and tensors on the CPU, and they have gradients of freqs. Packed QKV may have any strides,
+be thd, and have V heads of another width. Like TransformerEngine's unfused code, apply_rotary_pos_emb also takes freqs of
+each batch entry, [positions, b, 1, d2], but not for packed QKV.
 """
 
 import torch
@@ -88,7 +88,7 @@ def _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, c
     options.update(cp_size=cp_size, cp_rank=cp_rank, cp_layout="zigzag")
     if tensor_format == "thd":
         if cu_seqlens is None:
-            raise Error("cu_seqlens is missing, and thd has no sequences without", "cu_seqlens")
+            raise Error("cu_seqlens is missing: layout thd requires it", "cu_seqlens")
         options.update(cu_seqlens=cu_seqlens, padding="zero")
     return options
 
@@ -101,9 +101,7 @@ def _prepare(x, argument, freqs, start_positions, tensor_format, interleaved, cu
     _check_dims(x, tensor_format, argument)
     has_batch = freqs.dim() == 4 and freqs.shape[1] != 1
     if has_batch and (tensor_format == "thd" or start_positions is not None):
-        reason = (
-            "thd has no batch" if tensor_format == "thd" else "start_positions are given, which shift one table for all"
-        )
+        reason = "thd has no batch" if tensor_format == "thd" else "start_positions shift one table for the whole batch"
         message = "freqs has shape %s, and %s: pass [positions, 1, 1, d2]"
         raise Error(message % (list(freqs.shape), reason), "freqs")
     batch = x.shape[tensor_format.index("b")] if has_batch else 1
@@ -195,7 +193,7 @@ def _refuse_transforms(x):
 
 def _refuse_gradient(needed, name, function, other):
     if needed:
-        raise Error("%s requires a gradient, which %s lacks: use %s" % (name, function, other), name)
+        raise Error("%s requires a gradient, which %s does not compute: use %s" % (name, function, other), name)
 
 
 @arguments({"tensors[0]": "t"}, t=floats, freqs=floats, tensor_format=_check_format, fused=flag, **_WORDS)
@@ -213,7 +211,7 @@ def apply_rotary_pos_emb(
         tensor_format: "sbhd", "bshd" or "thd".
         start_positions: [b] int32 or int64, or [sequences] with thd: is added to the index in the sequence.
         interleaved: True pairs element 2i with 2i + 1. False pairs i with i + d2/2. The columns of freqs are paired
-        likewise.
+            in the same way.
         fused: is ignored: the call is always fused. (Unfused, TransformerEngine rounds cos and sin to the dtype of t, and
             each operation. trope.torch.rotate does this with rounding="native".)
         cu_seqlens: [sequences + 1] int32 or int64, for thd, otherwise ignored: offsets in the stream of all ranks. Tokens
@@ -242,7 +240,7 @@ def _check_split(value, name):
     for each in value:
         _of_split(each, name)
     if value[0] % value[1]:
-        message = "%s must be [n * d, d, v_dim], the elements that a group has of q, k and v, not %s"
+        message = "%s must be [n * d, d, v_dim], the numbers of elements of q, k and v in a group, not %s"
         raise Error(message % (name, list(value)), name)
 
 
@@ -269,7 +267,7 @@ def _apart_parts(q, k, v, sizes):
 def _same(a, b):
     """Whether two tables are the same table."""
     if a is b or torch.compiler.is_compiling() or a.requires_grad or b.requires_grad:
-        return a is b  # the gradient of an alias, such as the result of detach(), is another one
+        return a is b  # an alias, such as the result of detach(), has another gradient
     return a.data_ptr() == b.data_ptr() and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 
@@ -310,7 +308,7 @@ def _prepare_qkv(
     sizes = _sizes_of(split)
     if qkv.shape[-1] != sum(split):
         name, given = "qkv_split_arg_list", (sum(split), argument, qkv.shape[-1])
-        raise Error("%s is of %d elements a group, and %s has %d" % (name, *given), name)
+        raise Error("%s has %d elements in a group, but %s has %d" % (name, *given), name)
     for freqs, argument_of_freqs in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")):
         _table(freqs, qkv, argument_of_freqs, argument, sizes[1])
     _check_rows(qkv, q_freqs, tensor_format, start_positions, cp_size, "q_freqs")
@@ -353,11 +351,11 @@ def _rotate_qkv_back(
     expected = (groups * per_group, d), (groups, d), (groups, v_dim)
     for x, ends, name in zip((dq, dk, dv), expected, ("q_grad_out", "k_grad_out", "v_grad_out")):
         if tuple(x.shape) != before + ends:
-            raise Error("%s has shape %s, where %s is wanted" % (name, list(x.shape), list(before + ends)), name)
+            raise Error("%s has shape %s, and must have %s" % (name, list(x.shape), list(before + ends)), name)
         if x.dtype != dq.dtype:
-            raise Error("%s has dtype %s, and q_grad_out %s" % (name, x.dtype, dq.dtype), name)
+            raise Error("%s has dtype %s, but q_grad_out has %s" % (name, x.dtype, dq.dtype), name)
         if x.device != dq.device:
-            raise Error("%s is on %s, and q_grad_out on %s" % (name, x.device, dq.device), name)
+            raise Error("%s is on %s, but q_grad_out is on %s" % (name, x.device, dq.device), name)
     for freqs, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")):
         _table(freqs, dk, name, "k_grad_out")
     _check_rows(dk, q_freqs, tensor_format, start_positions, cp_size, "q_freqs")
@@ -369,7 +367,7 @@ def _rotate_qkv_back(
 
 
 def _names(x):
-    """Returns names of q, k and v that stand for x, whose parts they are."""
+    """Maps the names of q, k and v to the name of the tensor that they are parts of."""
     return {"tensors[%d]" % i: x for i in range(3)}
 
 
@@ -520,8 +518,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
     The table is computed in fp32, as in TransformerEngine: far positions have the rounding of an fp32 product, which
     trope.frequencies does not have. The buffer inv_freq is on the current CUDA device, if there is one. Casts of the module
-    leave it in float32, checkpoints that have rounded it to 16 bits do not change it, and it is computed again when it
-    leaves the meta device.
+    leave it in float32. Checkpoints that have rounded it to 16 bits do not change it. It is computed again when it leaves
+    the meta device.
     """
 
     @arguments(
@@ -537,7 +535,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
             raise Error("dim must be even, not %d" % dim, "dim")
         self._dim = int(dim * rotary_percent)
         if self._dim < 2 or self._dim % 2:
-            message = "rotary_percent %s of dim %d are %d elements, which must be even, and 2 or more"
+            message = "rotary_percent %s of dim %d is %d elements: this number must be even, and at least 2"
             raise Error(message % (rotary_percent, dim, self._dim), "rotary_percent")
         if seq_len_interpolation_factor is not None and pretrained_max_position_embeddings is None:
             message = (
@@ -574,7 +572,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, *others):
-        """Replaces frequencies that a model cast to 16 bits has saved by the ones that they were rounded from."""
+        """Replaces saved frequencies that a cast of the model has rounded to 16 bits by float32 ones, computed again."""
         saved = state_dict.get(prefix + "inv_freq")
         if isinstance(saved, torch.Tensor) and saved.is_floating_point() and saved.element_size() < 4:
             own = self._compute_inv_freq(saved.device)
@@ -596,7 +594,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
     def forward(self, max_seq_len, offset=0):
         """Returns [max_seq_len, 1, 1, dim] f32: the angles of positions from offset on."""
         if max_seq_len + offset > _POSITIONS_MOST:
-            message = "offset %d and max_seq_len %d exceed position %d: float32 has no larger ones exactly"
+            message = "offset %d and max_seq_len %d exceed position %d, beyond which float32 is not exact"
             raise Error(message % (offset, max_seq_len, _POSITIONS_MOST), "offset")
         if self.inv_freq.dtype != torch.float32:
             message = (

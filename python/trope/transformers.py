@@ -13,13 +13,14 @@ anything. It also refuses a model that calls no such function.
 A patch leaves no trace in a model. Copies and pickles of the model are those of an ordinary model, and a copy is patched as
 long as its class is. Patching a single model is not possible: its modules would need methods of their own, with copies of
 the module's globals. But methods of transformers are wrapped by decorators, are called through super(), and are replaced in
-instances by accelerate and by kernels, and copied globals would miss later replacements by other libraries.
+instances by accelerate and by kernels. Copied globals would also miss later replacements by other libraries.
 
-Backward rounds according to the options. The gradient has eager's bits if q, k and the tables have one dtype, and if q and
-k are cast to float32 first. If 16-bit q is multiplied by float32 tables without a cast, or is cast for each of the two
-products, eager rounds both terms of a gradient to 16 bits and adds them in 16 bits. Here their sum is rounded once.
-docs/python.md lists these models. The gradient has the memory layout of the upstream gradient, while eager's is mostly in
-the order of its shape. PyTorch may therefore sum over it in another order, for example for the weight of a norm in Gemma 4.
+Backward rounds according to the options. The gradient has eager's bits if q, k and the tables have one dtype. It also has
+them if q and k are cast to float32 first. Some models multiply 16-bit q by float32 tables without a cast, or cast it for
+each of the two products. There, eager rounds both terms of a gradient to 16 bits and adds them in 16 bits. Here their sum
+is rounded once. docs/python.md lists these models. The gradient has the memory layout of the upstream gradient, while
+eager's gradient is mostly in the order of its shape. PyTorch may therefore sum over it in another order, for example for
+the weight of a norm in Gemma 4.
 
 patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py explains
 how). Such a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in
@@ -63,7 +64,7 @@ _NAME = _re.compile(r"apply_\w*(rotary|rope)")  # matches the names of functions
 # ---- The functions that a model calls ----
 
 
-_HELD = "%s.%s is a rotary function: only those that modules of Python have are patched"
+_HELD = "%s.%s is a rotary function: only rotary functions in Python modules can be patched"
 
 
 def _names_in(code):
@@ -75,7 +76,7 @@ def _names_in(code):
 
 
 def _named_by(function):
-    """Returns (globals of a module, name) of everything that a function may look up there, also as a module's attribute."""
+    """Returns all (globals of a module, name) that a function may look up: in its own module, or in one that it names."""
     names, own = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
     modules = [vars(own[name]) for name in names if isinstance(own.get(name), _types.ModuleType)]
     return [(space, name) for space in (own, *modules) for name in names]
@@ -105,7 +106,7 @@ class _Search:
                 self._visit_class(cls)
         for module in model.modules():
             for name, value in (*vars(module).items(), *module._modules.items()):
-                if self._is_held(value):
+                if self._is_rotary(value):
                     raise Error(_HELD % (_name_of(type(module)), name), "model")
         if self._refused:
             hint = "" if not self.found else " (a part of the model that does not use it can be patched: patch(model.part))"
@@ -113,15 +114,15 @@ class _Search:
         if not self.found:
             raise Error("%s calls no rotary function: there is nothing to patch" % _name_of(type(model)), "model")
 
-    def _is_held(self, value):
-        """Whether a value is a function that is no method of a class, or a rotary function of the package kernels."""
+    def _is_rotary(self, value):
+        """Whether a value is a rotary function: one that is no method of a class, or one of the package kernels."""
         if isinstance(value, _types.FunctionType):
             return "." not in value.__qualname__ and _NAME.search(value.__qualname__)
         return getattr(value, "kernel_layer_name", "") == "rotary_pos_emb"
 
     def _visit_class(self, cls):
         for name, member in vars(cls).items():
-            if self._is_held(getattr(member, "__func__", member)):
+            if self._is_rotary(getattr(member, "__func__", member)):
                 raise Error(_HELD % (_name_of(cls), name), "model")
         for name, method in _methods_of(vars(cls)):
             if isinstance(method, _types.FunctionType) and not self.visit(method) and _NAME.search(name):
@@ -207,12 +208,12 @@ def _start_fusion(cls, function, search):
     rotaries = {name: _patched.get(value) or search.found.get(value) for name, value in named.items()}
     rotaries = {name: rotary for name, rotary in rotaries.items() if rotary is not None}
     if not rotaries:
-        raise Error("%s rotates in another function than its forward" % where, "fuse_norm")
+        raise Error("%s does not rotate in its forward, but in another function" % where, "fuse_norm")
     for rotary in rotaries.values():
         if not rotary.takes_norms:
-            raise Error("%s: %s leaves tokens out, or takes other rows for k" % (where, rotary.where), "fuse_norm")
+            raise Error("%s: %s does not rotate all tokens, or uses other rows for k" % (where, rotary.where), "fuse_norm")
     if [each for each in _all_classes() if _forward_of(each) is function] != [cls]:
-        raise Error("%s.forward is a method of other classes, too" % where, "fuse_norm")
+        raise Error("%s.forward is also a method of other classes" % where, "fuse_norm")
     known = _fusions[function].kinds if function in _fusions else {}
     return _Fusion(cls, where, function, rotaries, dict(known))
 
@@ -263,9 +264,9 @@ def _classes_of(functions):
     return [cls for cls in _all_classes() if not cls.__module__.startswith("torch.") and calls_one(cls)]
 
 
-def _hold(fusions):
+def _install(fusions):
     """Installs the fusions that are not installed yet. Returns the installed _Fusion of each."""
-    held = []
+    installed_fusions = []
     for fusion in fusions:
         installed = _fusions.setdefault(fusion.function, fusion)
         if installed.handles and installed.kinds != fusion.kinds:
@@ -275,8 +276,8 @@ def _hold(fusions):
         elif not installed.handles:
             installed.install()
         installed.handles += 1
-        held.append(installed)
-    return held
+        installed_fusions.append(installed)
+    return installed_fusions
 
 
 def _release(fusions):
@@ -304,7 +305,7 @@ class Patch:
     def __init__(self, rotaries, fusions=()):
         for name, given, kind in (("rotaries", rotaries, _Rotary), ("fusions", fusions, _Fusion)):
             if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
-                message = "%s must be what patch() finds, not %s: call trope.transformers.patch(model), which makes a Patch"
+                message = "%s must be found by patch(), not %s: call trope.transformers.patch(model), which makes a Patch"
                 raise Error(message % (name, _shown(given)), name)
         self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
         self._fusions = [(fusion, fusion.fused, fusion.own) for fusion in fusions]
@@ -320,7 +321,7 @@ class Patch:
 
     def _warn(self, name):
         if self.traced:
-            message = "%s counts no calls of compiled code, and torch.compile has traced %d calls (traced)"
+            message = "%s does not count the calls of compiled code, and torch.compile has traced %d calls (see traced)"
             _warnings.warn(message % (name, self.traced), stacklevel=3)
 
     @property
@@ -365,10 +366,10 @@ class Patch:
     def __repr__(self):
         lines = []
         for (rotary, _), (calls, traced) in zip(self._rotaries, self._counts()):
-            compiled = ", and those of compiled code, which are not counted (%d traced)" % traced if traced else ""
+            compiled = ", besides uncounted calls of compiled code (%d traced)" % traced if traced else ""
             lines.append("%s: %s: %d calls%s" % (rotary.where, rotary.recipe, calls, compiled))
         for (fusion, _, _), (fused, own) in zip(self._fusions, self._norms()):
-            lines.append("%s: %d norms fused, %d by their modules" % (fusion, fused, own))
+            lines.append("%s: %d norms fused, %d computed by their modules" % (fusion, fused, own))
         return "\n".join(lines)
 
 
@@ -376,11 +377,11 @@ def _refuse_model(model):
     """Raises an error that says what to pass instead of an object that is no model."""
     what = "a torch.nn.Module of transformers"
     if isinstance(model, type):
-        hint = "and not the class %s: make one of it" % model.__name__
+        hint = "not the class %s: pass an instance" % model.__name__
     elif hasattr(model, "model_type"):
-        hint = "and not a config: pass the model, which transformers.AutoModel.from_config(config) makes of it"
+        hint = "not a config: pass the model that transformers.AutoModel.from_config(config) makes"
     elif isinstance(model, str):
-        hint = "and not the text %s: pass the model that it names, as AutoModel.from_pretrained loads it" % _shown(model)
+        hint = "not the text %s: pass the model that AutoModel.from_pretrained loads" % _shown(model)
     else:
         hint = "not %s" % _shown(model)
     raise Error("model must be %s, %s" % (what, hint), "model")
@@ -404,8 +405,7 @@ def patch(model, fuse_norm=False):
         a Patch
     Raises:
         trope.Error: names all functions whose bits no options of rotate give, or says that the model calls none. Nothing
-        has
-            been patched then. With fuse_norm, it names all attentions whose norms cannot be fused. A call raises it for
+            has been patched then. With fuse_norm, it names all attentions whose norms cannot be fused. A call raises it for
             dtypes, layouts or shapes that the function was not tried with, and for hooks of a fused norm.
     """
     if not isinstance(model, _torch.nn.Module):
@@ -419,10 +419,10 @@ def patch(model, fuse_norm=False):
         for rotary in rotaries:
             _patched[rotary.original] = _patched[rotary.replacement] = rotary
             rotary.handles += 1
-        held = _hold(fusions.values())
-    what = ["%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries] + [str(fusion) for fusion in held]
+        installed_fusions = _install(fusions.values())
+    what = ["%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries] + [str(fusion) for fusion in installed_fusions]
     _logger.info("patched %s", "; ".join(what))
-    return Patch(rotaries, held)
+    return Patch(rotaries, installed_fusions)
 
 
 # ---- The command line ----
@@ -444,10 +444,11 @@ def _make_model(path):
 
 
 def main(arguments=None):
-    """What trope.transformers.patch does to the model of a config, a line a function; or why nothing, and exit status 1."""
+    """Prints what trope.transformers.patch does to the model of a config, one line for each function. If patch refuses the
+    model, it prints why, and the exit status is 1."""
     parser = _argparse.ArgumentParser(prog="python -m trope.transformers", description=main.__doc__)
     parser.add_argument("config", help="a config.json, or its folder")
-    parser.add_argument("--fuse-norm", action="store_true", help="with the norms of q and k that rotations would compute")
+    parser.add_argument("--fuse-norm", action="store_true", help="also fuse the norms of q and k into the rotations")
     given = parser.parse_args(arguments)
     path = given.config
     if not _os.path.exists(path):

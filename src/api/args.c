@@ -8,15 +8,15 @@
 
 typedef unsigned long long ull;
 
-#define MOST_BYTES ((uint64_t)1 << 20) /* a larger struct_size is taken for a mistake */
+#define MOST_BYTES ((uint64_t)1 << 20) /* a larger struct_size is refused as a mistake */
 
-/* `known` is the size of the struct in this version. `older` is the size in an older version that is accepted too, or
- * `known`. */
+/* `known` is the size of the struct in this version. `older` is the size in an older version that is also accepted. It is
+ * `known` if there is none. */
 static trope_status check_struct_size(const char *function, const char *name, uint64_t given, size_t known, size_t older)
 {
     REQUIRE((given >= known && given <= MOST_BYTES) || given == older, TROPE_ERROR_ARGUMENT,
-            "%s (%llu) must be the sizeof of the struct that is passed, at least the %zu bytes of this version", name,
-            (ull)given, known);
+            "%s (%llu) must be the sizeof of the struct, which has at least %zu bytes in this version", name, (ull)given,
+            known);
     return TROPE_OK;
 }
 
@@ -31,8 +31,8 @@ static trope_status check_tail(const char *function, const char *name, const voi
     return TROPE_OK;
 }
 
-/* Copies a caller's struct. Fields that an older caller's struct lacks become 0. `size_name` is the name of its first
- * member in messages. `sizes` holds the known and the older size. */
+/* Copies a caller's struct. Fields that an older caller's struct lacks become 0. `size_name` is the name of the struct's
+ * first member in messages. `sizes` holds the known and the older size. */
 static trope_status copy_struct(const char *function, const char *size_name, void *to, const size_t sizes[2],
                                 const void *from)
 {

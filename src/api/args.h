@@ -5,7 +5,7 @@
 #include "trope/trope.h"
 
 /* The library's own copy of a call. args.operands points to `operands`. args.norms points to `norms`, whose entries point
- * to `norm`; it is NULL if no operand has a norm. */
+ * to `norm`. args.norms is NULL if no operand has a norm. */
 typedef struct trope_call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];
@@ -84,9 +84,9 @@ int32_t trope_widest_pairs(const trope_args *args);
 /* The number of columns of the call's table. */
 int64_t trope_count_columns(const trope_args *args);
 
-/* trope_said_axis returns the axis of a pair, from pair_axis or else from parts. trope_count_axes returns the number of
- * axes up to the last one that a pair uses. */
-int32_t trope_said_axis(const trope_args *args, int32_t pairs, int32_t pair);
+/* trope_specified_axis returns the axis of a pair, from pair_axis or else from parts. trope_count_axes returns the
+ * number of axes up to the last one that a pair uses. */
+int32_t trope_specified_axis(const trope_args *args, int32_t pairs, int32_t pair);
 int32_t trope_count_axes(const trope_args *args);
 
 /* The number of planes of a gradient with axes: enough for the axes of all pairs and of the ids. */

@@ -28,7 +28,7 @@ extern const trope_backend trope_backend_cuda;
 /* Returns the number of usable CUDA devices, 0 without a driver. */
 int trope_cuda_device_count(void);
 
-/* Lists the names of all compiled kernels that kernel_name can return. For tests. */
+/* Lists the names of all compiled kernels that kernel_name can return. Only tests use this function. */
 const char *const *trope_cuda_list_kernels(int *count);
 
 /* Writes one line with the name, the architecture and the number of multiprocessors of each device. */

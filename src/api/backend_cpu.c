@@ -7,28 +7,28 @@
 #include "bwd/cpu/norm_gradient.h"
 #include "core/error.h"
 #include "core/threads.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 #include "varlen/check.h"
 
 static trope_status check(const char *function, const trope_plan *plan)
 {
     if (plan->stream)
         return trope_fail(TROPE_ERROR_ARGUMENT, "%s: stream (%p) must be NULL on the CPU", function, plan->stream);
-    if (!trope_find_row_kernels(plan->isa))
+    if (!trope_find_token_kernels(plan->isa))
         return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: isa (%d) is not an instruction set of this CPU", function,
                           plan->isa);
     return TROPE_OK;
 }
 
-typedef struct row_context {
+typedef struct write_context {
     const trope_plan *plan;
-    const trope_row_kernels *rotation;  /* NULL if no operand has TROPE_WRITER_ROTATION */
-    const trope_head_sum_kernels *sums; /* NULL if no operand has TROPE_WRITER_SUM */
-} row_context;
+    const trope_token_kernels *rotation; /* NULL if no operand has TROPE_WRITER_ROTATION */
+    const trope_head_sum_kernels *sums;  /* NULL if no operand has TROPE_WRITER_SUM */
+} write_context;
 
-static void write_rows(const void *context, int64_t begin, int64_t end)
+static void write_tokens(const void *context, int64_t begin, int64_t end)
 {
-    const row_context *c = context;
+    const write_context *c = context;
     if (c->rotation)
         c->rotation->rotate(c->plan, begin, end);
     if (c->sums)
@@ -53,11 +53,11 @@ static uint64_t workspace(const trope_plan *plan)
 
 static trope_status run(const char *function, const trope_plan *plan)
 {
-    const trope_row_kernels *kernels = trope_find_row_kernels(plan->isa);
-    const row_context context = {.plan = plan,
-                                 .rotation = has_writer(plan, TROPE_WRITER_ROTATION) ? kernels : NULL,
-                                 .sums = has_writer(plan, TROPE_WRITER_SUM) ? trope_find_head_sums(kernels->isa) : NULL};
-    trope_status status = trope_check_sequences(function, &plan->sequences);
+    const trope_token_kernels *kernels = trope_find_token_kernels(plan->isa);
+    const write_context context = {.plan = plan,
+                                   .rotation = has_writer(plan, TROPE_WRITER_ROTATION) ? kernels : NULL,
+                                   .sums = has_writer(plan, TROPE_WRITER_SUM) ? trope_find_head_sums(kernels->isa) : NULL};
+    trope_status status = trope_check_sequences(function, &plan->position_source);
     if (!status)
         status = trope_check_positions(function, plan);
     if (status)
@@ -71,13 +71,13 @@ static trope_status run(const char *function, const trope_plan *plan)
         return TROPE_OK;
     /* The call reads about as many bytes as it writes. */
     const int threads = trope_useful_threads(plan->threads, 2 * plan->bytes_written);
-    trope_parallel_for(threads, plan->batch * plan->tokens, write_rows, &context);
+    trope_parallel_for(threads, plan->batch * plan->tokens, write_tokens, &context);
     return TROPE_OK;
 }
 
 static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    snprintf(name, size, "cpu-%s-%s-%s", trope_find_row_kernels(plan->isa)->name, trope_dtype_name(plan->dtype),
+    snprintf(name, size, "cpu-%s-%s-%s", trope_find_token_kernels(plan->isa)->name, trope_dtype_name(plan->dtype),
              trope_pairing_name(plan));
 }
 

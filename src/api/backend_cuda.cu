@@ -22,8 +22,8 @@ static bool is_norm_gradient(const trope_plan &plan)
     return is;
 }
 
-/* Returns the plan as the kernels take it: with a source of angles. If nothing rotates, the source becomes PHASE, which has
- * no pairs to compute phases for. */
+/* Returns the plan as the kernels take it: with a source of angles. If nothing rotates, the source becomes PHASE:
+ * without pairs, kernels then compute no phases. */
 static trope_plan with_angles(const trope_plan &plan)
 {
     trope_plan p = plan;
@@ -77,15 +77,15 @@ const char *const *trope_cuda_list_kernels(int *count)
 static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARAMETER(trope_plan) plan)
 {
     take_turn();
-    check_sequences<true>(plan.sequences, plan.status);
+    check_sequences<true>(plan.position_source, plan.status);
 }
 
-/* Reports wrong sequences of a call that moves nothing. */
+/* Reports invalid sequences of a call that moves nothing. */
 static trope_status check_only(const char *function, const trope_plan &plan)
 {
-    if (!plan.sequences.boundaries || !plan.status)
+    if (!plan.position_source.boundaries || !plan.status)
         return TROPE_OK;
-    const int64_t blocks = quotient_up(plan.sequences.count + 1, CHECK_THREADS);
+    const int64_t blocks = quotient_up(plan.position_source.count + 1, CHECK_THREADS);
     void *arguments[] = {(void *)&plan};
     const cudaError_t error = launch_early(facts_of_device(), (const void *)check_kernel,
                                            dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS,
@@ -139,7 +139,7 @@ void trope_cuda_describe(char *text, size_t size)
 static trope_status check(const char *function, const trope_plan *plan)
 {
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
-            "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
+            "device (%d) is CUDA, but no CUDA device or driver was found", plan->device);
     REQUIRE(!is_norm_gradient(*plan) || trope_cuda_norm_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) with these heads is more than the backward of norms can take in one call",
             (long long)plan->batch, (long long)plan->tokens);

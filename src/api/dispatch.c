@@ -58,8 +58,8 @@ static trope_status check_workspace(const char *function, const trope_plan *plan
 {
     const uint64_t given = plan->workspace_size;
     REQUIRE(!needed || plan->workspace, TROPE_ERROR_NULL,
-            "workspace is NULL and %llu bytes are needed: trope_workspace_size", (ull)needed);
-    REQUIRE(given >= needed, TROPE_ERROR_ARGUMENT, "workspace_size (%llu) must be at least %llu: trope_workspace_size",
+            "workspace is NULL, but %llu bytes are needed: see trope_workspace_size", (ull)needed);
+    REQUIRE(given >= needed, TROPE_ERROR_ARGUMENT, "workspace_size (%llu) must be at least %llu: see trope_workspace_size",
             (ull)given, (ull)needed);
     return TROPE_OK;
 }

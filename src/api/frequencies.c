@@ -152,8 +152,8 @@ enum {
     ALL = SCALED | 1 << TROPE_RULE_DEFAULT
 };
 
-/* The real-valued fields. Only the rules in `used_by` accept a value other than 0, and it must be greater than `above`. The
- * rules in `needed_by` refuse 0. With the other rules, `fallback` replaces 0. */
+/* The fields of type double. Only the rules in `used_by` accept a value other than 0, and it must be greater than `above`.
+ * The rules in `needed_by` refuse 0. With the other rules, `fallback` replaces 0. */
 #define FIELD(name) #name, offsetof(trope_frequency_args, name)
 static const struct {
     const char *name;
@@ -175,7 +175,7 @@ static const struct {
     {FIELD(partial_rotary_factor), PROPORTIONAL, PROPORTIONAL, 0.0, 0.0},
 };
 
-/* Checks each real-valued field by itself, and fills in the defaults. */
+/* Checks each field of type double by itself, and fills in the defaults. */
 static trope_status check_fields(trope_frequency_args *a)
 {
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
@@ -224,8 +224,7 @@ static trope_status check_integers(const trope_frequency_args *a)
 static trope_status check_together(const trope_frequency_args *a)
 {
     if ((a->mscale != 0.0) != (a->mscale_all_dim != 0.0))
-        return trope_fail(TROPE_ERROR_ARGUMENT,
-                          FUNCTION ": %s (0) must be given with the other of mscale and mscale_all_dim",
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (0) must be given: mscale and mscale_all_dim go together",
                           a->mscale != 0.0 ? "mscale_all_dim" : "mscale");
     if (a->rule == TROPE_RULE_LLAMA3 && a->high_freq_factor <= a->low_freq_factor)
         return trope_fail(TROPE_ERROR_ARGUMENT,
@@ -234,7 +233,7 @@ static trope_status check_together(const trope_frequency_args *a)
                           a->high_freq_factor, a->low_freq_factor);
     if (a->rule == TROPE_RULE_LONGROPE && a->factor == 0.0 && a->attention_factor == 0.0)
         return trope_fail(TROPE_ERROR_ARGUMENT,
-                          FUNCTION ": factor (0) must be given with TROPE_RULE_LONGROPE, or attention_factor");
+                          FUNCTION ": factor (0) or attention_factor must be given with TROPE_RULE_LONGROPE");
     if (a->beta_fast < a->beta_slow)
         return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": beta_fast (%g) must be at least beta_slow (%g)", a->beta_fast,
                           a->beta_slow);
@@ -254,7 +253,7 @@ static trope_status check_divisors(const trope_frequency_args *a, const char *na
         return TROPE_OK;
     }
     if (!divisor)
-        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL, %s needs it", name, rules[a->rule].name);
+        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL, but %s needs it", name, rules[a->rule].name);
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!isfinite(divisor[i]) || divisor[i] <= 0.0)
             return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s[%d] (%g) must be finite and greater than 0", name,
@@ -269,11 +268,12 @@ static trope_status check_results(const trope_frequency_args *a, const double *i
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!(inv_freq[i] < TROPE_MAX_FREQUENCY))
             return trope_fail(TROPE_ERROR_ARGUMENT,
-                              FUNCTION ": inv_freq[%d] (%g) comes out too large, it must be below 2^64", (int)i,
+                              FUNCTION ": inv_freq[%d] (%g) is too large: the result must be below 2^64", (int)i,
                               inv_freq[i]);
     }
     if (!isfinite(attention))
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": attention_factor (%g) comes out infinite", attention);
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": attention_factor (%g) is infinite: the result must be finite",
+                          attention);
     return TROPE_OK;
 }
 

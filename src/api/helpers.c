@@ -70,8 +70,8 @@ trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, 
     CHECK(check_batch_and_tokens(function, layout, batch, tokens));
     CHECK(check_heads(function, heads, head_dim));
     REQUIRE(trope_contiguous_strides(filled, layout, (const int64_t[]){batch, tokens, heads}, head_dim),
-            TROPE_ERROR_OVERFLOW, "batch (%lld) * tokens (%lld) * heads (%d) * head_dim (%d) does not fit", (ll)batch,
-            (ll)tokens, heads, head_dim);
+            TROPE_ERROR_OVERFLOW, "batch (%lld) * tokens (%lld) * heads (%d) * head_dim (%d) does not fit in 64 bits",
+            (ll)batch, (ll)tokens, heads, head_dim);
     memcpy(stride, filled, sizeof filled);
     return TROPE_OK;
 }
@@ -89,7 +89,7 @@ static trope_status check_qkv(const char *function, const trope_qkv *q)
     REQUIRE(q->q_heads >= 1 && q->q_heads % q->kv_heads == 0, ARGUMENT, "q_heads (%d) must be a multiple of kv_heads (%d)",
             q->q_heads, q->kv_heads);
     REQUIRE((int64_t)q->q_heads + 2 * (int64_t)q->kv_heads <= INT32_MAX, TROPE_ERROR_OVERFLOW,
-            "q_heads (%d) and twice kv_heads (%d) do not fit", q->q_heads, q->kv_heads);
+            "q_heads (%d) + 2 * kv_heads (%d) does not fit in 32 bits", q->q_heads, q->kv_heads);
     CHECK(check_heads(function, q->q_heads, q->head_dim));
     CHECK(check_rotary_dim(function, q->rotary_dim, q->head_dim));
     REQUIRE(q->rotary_dim != TROPE_COPY, ARGUMENT, "rotary_dim (%d) must be 2 to head_dim: q and k rotate", q->rotary_dim);
@@ -119,8 +119,8 @@ trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *qkv, int32_
     int64_t bytes;
     REQUIRE(trope_contiguous_strides(stride, q.layout, shape, q.head_dim) &&
                 !__builtin_mul_overflow(stride[TROPE_DIM_GROUP], (int64_t)trope_element_size(q.dtype), &bytes),
-            TROPE_ERROR_OVERFLOW, "batch (%lld) * tokens (%lld) * all heads * head_dim (%d) does not fit", (ll)q.batch,
-            (ll)q.tokens, q.head_dim);
+            TROPE_ERROR_OVERFLOW, "batch (%lld) * tokens (%lld) * all heads * head_dim (%d) does not fit in 64 bits",
+            (ll)q.batch, (ll)q.tokens, q.head_dim);
 
     const int in_groups = q.order == TROPE_QKV_GROUPS;
     const int32_t per_group = in_groups ? q.q_heads / q.kv_heads + 2 : q.q_heads + 2 * q.kv_heads;
@@ -150,14 +150,15 @@ static trope_status check_sections(const char *function, int32_t pairs, int32_t 
             "sections[3] (%d) must be 0: only TROPE_AXES_SECTIONS has four", s[3]);
     for (int axis = 1; axis < 3 && order == TROPE_AXES_INTERLEAVED; axis++)
         REQUIRE(s[axis] == 0 || 3 * ((int64_t)s[axis] - 1) + axis < pairs, ARGUMENT,
-                "sections[%d] (%d) must leave its last pair (%lld) below pairs (%d)", axis, s[axis],
+                "sections[%d] (%d) puts the last pair of its axis at %lld, which must be below pairs (%d)", axis, s[axis],
                 3 * ((ll)s[axis] - 1) + axis, pairs);
     if (order == TROPE_AXES_ALTERNATING)
         REQUIRE(s[2] == 0 && s[0] == (pairs + 1) / 2, ARGUMENT,
-                "sections (%d, %d, %d) must be halves of pairs (%d) for TROPE_AXES_ALTERNATING", s[0], s[1], s[2], pairs);
+                "sections (%d, %d, %d) must be two halves of pairs (%d) and 0 for TROPE_AXES_ALTERNATING", s[0], s[1], s[2],
+                pairs);
     if (order == TROPE_AXES_HWT)
         REQUIRE(s[1] == s[2] || s[1] == (int64_t)s[2] + 1, ARGUMENT,
-                "sections[1] (%d) must be sections[2] (%d), or one more", s[1], s[2]);
+                "sections[1] (%d) must equal sections[2] (%d), or be one more", s[1], s[2]);
     return TROPE_OK;
 }
 

@@ -3,7 +3,7 @@
 
 #include "api/backend.h"
 #include "core/threads.h"
-#include "fwd/cpu/rows.h"
+#include "fwd/cpu/tokens.h"
 #include "trope/trope.h"
 
 #define STRING_(x) #x
@@ -35,7 +35,7 @@ const char *trope_info(void)
     static _Thread_local char text[1024];
     char devices[512], sets[64] = "";
     for (int32_t isa = TROPE_ISA_AVX512; isa >= TROPE_ISA_PORTABLE; isa--) {
-        const trope_row_kernels *kernels = trope_find_row_kernels(isa);
+        const trope_token_kernels *kernels = trope_find_token_kernels(isa);
         if (kernels)
             snprintf(sets + strlen(sets), sizeof sets - strlen(sets), " %s", kernels->name);
     }

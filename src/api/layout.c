@@ -29,10 +29,10 @@ int trope_contiguous_strides(int64_t *stride, int32_t layout, const int64_t shap
 trope_tensor trope_tensor_of(const trope_args *args, int operand, trope_tensor_role role, int backward)
 {
     const trope_operand *o = &args->operands[operand];
-    const int is_shared = backward ? role != TROPE_TENSOR_SRC : role == TROPE_TENSOR_SRC;
-    const int32_t shared = is_shared ? o->shared_heads : TROPE_SHARED_NONE;
-    trope_tensor t = {.size = {args->batch, args->tokens, shared == TROPE_SHARED_ALL ? 1 : o->groups,
-                               shared ? 1 : o->heads_per_group, o->head_dim}};
+    const int shares_heads = backward ? role != TROPE_TENSOR_SRC : role == TROPE_TENSOR_SRC;
+    const int32_t shared_heads = shares_heads ? o->shared_heads : TROPE_SHARED_NONE;
+    trope_tensor t = {.size = {args->batch, args->tokens, shared_heads == TROPE_SHARED_ALL ? 1 : o->groups,
+                               shared_heads ? 1 : o->heads_per_group, o->head_dim}};
     const void *const bases[] = {o->src, o->dst, o->forward_src};
     const int64_t *const strides[] = {o->src_stride, o->dst_stride, o->forward_src_stride};
     static const char *const names[] = {"src", "dst", "forward_src"};
@@ -113,7 +113,7 @@ int64_t trope_count_columns(const trope_args *a)
     return trope_widest_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
 }
 
-int32_t trope_said_axis(const trope_args *a, int32_t pairs, int32_t pair)
+int32_t trope_specified_axis(const trope_args *a, int32_t pairs, int32_t pair)
 {
     return a->pair_axis ? a->pair_axis[pair] : pair / (pairs / a->parts);
 }

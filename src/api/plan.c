@@ -5,11 +5,11 @@
 #include "bwd/transpose.h"
 #include "core/element.h"
 #include "core/phase.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
 /* A call that writes at least this many bytes uses stores that bypass the caches. The limit is above one core's share of
- * the last-level cache of today's servers. Such a store costs one transfer of a cache line. A normal store costs two,
- * because it reads the line first. */
+ * the last-level cache of today's servers. A store that bypasses the caches costs one transfer of a cache line. A normal
+ * store costs two, because it reads the line first. */
 #define STREAM_BYTES 0x1p23
 
 /* Copies the strides of a tensor. A dimension of size 1 gets stride 0, or 1 if it is the element dimension. */
@@ -99,7 +99,7 @@ static trope_table_stride plan_table_stride(const int64_t *stride)
     return (trope_table_stride){stride[0], stride[1], stride[2], stride[3]};
 }
 
-/* The number of pairs whose steps a thread caches. The cache takes 1 KB of the thread's stack. */
+/* The maximum number of pairs whose steps a thread caches. The cache takes 1 KB of the thread's stack. */
 #define REMEMBERED_PAIRS 64
 
 /* Computes the phase steps of inv_freq. 64 of them take 0.3 us, and a training loop passes the same frequencies in every
@@ -152,14 +152,14 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
 static void plan_axes(const trope_args *a, trope_plan *plan)
 {
     plan->planes = trope_count_planes(a);
-    plan->axes = a->position_axes > 1 ? a->position_axes : 1;
+    plan->pair_axes = a->position_axes > 1 ? a->position_axes : 1;
     plan->used_axes = plan->planes == 1;
     for (int pair = 0; plan->planes > 1 && pair < plan->pairs; pair++) {
-        plan->axis_bits[pair / 16] |= (uint32_t)trope_said_axis(a, plan->pairs, pair) << (2 * (pair % 16));
+        plan->axis_bits[pair / 16] |= (uint32_t)trope_specified_axis(a, plan->pairs, pair) << (2 * (pair % 16));
         plan->used_axes |= 1u << trope_pair_axis(plan, pair);
     }
-    while (!(plan->used_axes >> (plan->axes - 1)))
-        plan->axes--;
+    while (!(plan->used_axes >> (plan->pair_axes - 1)))
+        plan->pair_axes--;
 }
 
 static void plan_pairing(const trope_args *a, int backward, trope_plan *plan)
@@ -175,14 +175,15 @@ static void plan_pairing(const trope_args *a, int backward, trope_plan *plan)
     trope_set_direction(plan, backward);
 }
 
-static void plan_rows(const trope_args *a, trope_plan *plan)
+static void plan_positions(const trope_args *a, trope_plan *plan)
 {
     const int from_tokens = !a->cu_seqlens && !a->position_ids && !a->start_positions;
-    plan->sequences = trope_plan_sequences(a);
-    plan->angles_shared = !a->cu_seqlens && !a->start_positions && (!trope_has_table(a) || a->angle_stride[1] == 0) &&
-                          (!a->position_ids || a->ids_stride[1] == 0);
+    plan->position_source = trope_plan_position_source(a);
+    plan->same_angles_in_batch = !a->cu_seqlens && !a->start_positions &&
+                                 (!trope_has_table(a) || a->angle_stride[1] == 0) &&
+                                 (!a->position_ids || a->ids_stride[1] == 0);
     plan->position_is_token =
-        from_tokens && plan->sequences.cp.size == 1 && (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
+        from_tokens && plan->position_source.cp.size == 1 && (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
 }
 
 void trope_make_plan(const trope_call *call, int backward, trope_planned_call *planned)
@@ -203,7 +204,7 @@ void trope_make_plan(const trope_call *call, int backward, trope_planned_call *p
     plan_angles(a, planned);
     plan_axes(a, plan);
     plan_pairing(a, backward, plan);
-    plan_rows(a, plan);
+    plan_positions(a, plan);
     if (backward) {
         plan->d_freqs = a->d_freqs;
         plan->d_freqs_stride = plan_table_stride(a->d_freqs_stride);

@@ -3,9 +3,9 @@
 #include "core/require.h"
 #include "varlen/check.h"
 #include "varlen/position.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
-static void write_positions(const trope_sequences *s, int64_t batches, int64_t *positions, int32_t *sequences)
+static void write_positions(const trope_position_source *s, int64_t batches, int64_t *positions, int32_t *sequences)
 {
     for (int64_t batch = 0; batch < batches; batch++) {
         trope_span span = {0};
@@ -13,7 +13,7 @@ static void write_positions(const trope_sequences *s, int64_t batches, int64_t *
             if (token < span.begin || token >= span.end)
                 span = trope_find_span(s, batch, token);
             const int64_t index = trope_index_in_sequence(s, &span, token), cell = batch * s->tokens + token;
-            for (int axis = 0; axis < s->axes; axis++)
+            for (int axis = 0; axis < s->position_axes; axis++)
                 positions[axis * batches * s->tokens + cell] = trope_position(s, &span, index, batch, token, axis);
             if (sequences)
                 sequences[cell] = trope_is_padding(&span, index) ? -1 : (int32_t)span.sequence;
@@ -34,7 +34,7 @@ trope_status trope_positions(const trope_args *callers, int64_t *positions, int3
             "%s (%lld) must be at most 2^31 where the number of each token's sequence is written as int32",
             args.cu_seqlens ? "sequences" : "batch", (long long)numbers);
     CHECK(trope_validate_position_memory(function, &args, callers, positions, sequences));
-    const trope_sequences s = trope_plan_sequences(&args);
+    const trope_position_source s = trope_plan_position_source(&args);
     CHECK(trope_check_sequences(function, &s));
     write_positions(&s, args.batch, positions, sequences);
     return TROPE_OK;

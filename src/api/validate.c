@@ -7,7 +7,7 @@
 #include "core/phase.h"
 #include "core/require.h"
 #include "varlen/position.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
 #define ARGUMENT    TROPE_ERROR_ARGUMENT
 #define MAX_COUNT   ((int64_t)1 << 60)
@@ -49,10 +49,10 @@ static trope_status validate_enums(const char *function, const trope_args *a)
 
 static trope_status validate_shape(const char *function, const trope_args *a)
 {
-    int64_t rows;
+    int64_t tokens;
     REQUIRE(a->batch >= 1, ARGUMENT, "batch (%lld) must be at least 1", (ll)a->batch);
     REQUIRE(a->tokens >= 0, ARGUMENT, "tokens (%lld) must be at least 0", (ll)a->tokens);
-    REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &rows) && rows <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
+    REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &tokens) && tokens <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
             "batch (%lld) * tokens (%lld) must be at most 2^60", (ll)a->batch, (ll)a->tokens);
     return TROPE_OK;
 }
@@ -104,11 +104,12 @@ static trope_status validate_sums(const char *function, const trope_args *a, int
     REQUIRE(o->accumulate == 0 || o->accumulate == 1, ARGUMENT, "operands[%d].accumulate (%d) must be 0 or 1", i,
             o->accumulate);
     REQUIRE(!o->accumulate || backward, ARGUMENT, "operands[%d].accumulate (%d) must be 0 in forward", i, o->accumulate);
-    REQUIRE(!o->accumulate || o->dst, TROPE_ERROR_NULL, "operands[%d].dst is NULL and accumulate adds to it", i);
+    REQUIRE(!o->accumulate || o->dst, TROPE_ERROR_NULL, "operands[%d].dst is NULL, but accumulate adds to it", i);
     REQUIRE(!o->shared_heads || !o->dst || o->src != o->dst, ARGUMENT,
-            "operands[%d].shared_heads (%d) must be 0 in place: src and dst differ in their heads", i, o->shared_heads);
+            "operands[%d].shared_heads (%d) must be 0 in place: src and dst have different numbers of heads", i,
+            o->shared_heads);
     REQUIRE(!o->accumulate || o->src != o->dst, ARGUMENT,
-            "operands[%d].accumulate (%d) must be 0 in place: dst holds what it would be added to", i, o->accumulate);
+            "operands[%d].accumulate (%d) must be 0 in place: dst holds the input, not a sum to add to", i, o->accumulate);
     return TROPE_OK;
 }
 
@@ -129,7 +130,7 @@ static trope_status validate_tensor(const char *function, const trope_args *a, i
                                        t->size[TROPE_DIM_HEAD] < o->heads_per_group};
     for (int d = 0; d < TROPE_MAX_DIMS; d++) {
         REQUIRE(t->layout == TROPE_STRIDED || t->stride[d] == 0, ARGUMENT,
-                "operands[%d].%s_stride[%d] (%lld) must be 0 with a layout that is not TROPE_STRIDED", i, t->name, d,
+                "operands[%d].%s_stride[%d] (%lld) must be 0 unless the layout is TROPE_STRIDED", i, t->name, d,
                 (ll)t->stride[d]);
         REQUIRE(!lacks[d] || t->stride[d] == 0, ARGUMENT,
                 "operands[%d].%s_stride[%d] (%lld) must be 0: with shared_heads the tensor lacks this dimension", i,
@@ -149,13 +150,12 @@ static trope_status validate_presence(const char *function, const trope_args *a,
               is_read = (has_angles && o->rotary_dim != TROPE_COPY) || (backward && norm);
     REQUIRE(o->src || !a->tokens, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
     REQUIRE(o->dst || has_result || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
-    REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL, "operands[%d].forward_src is NULL, and %s needs it",
+    REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL, "operands[%d].forward_src is NULL, but %s needs it",
             i, norm ? "a norm" : "the gradient of the angles");
-    REQUIRE(
-        !o->forward_src || is_read, ARGUMENT,
-        "operands[%d].forward_src (%p) must be NULL: only the backward of a norm reads it, and the gradient of the angles, "
-        "of what is rotated",
-        i, o->forward_src);
+    REQUIRE(!o->forward_src || is_read, ARGUMENT,
+            "operands[%d].forward_src (%p) must be NULL: only the backward of a norm, or the gradient of the angles for "
+            "operands that rotate, reads it",
+            i, o->forward_src);
     return TROPE_OK;
 }
 
@@ -189,25 +189,26 @@ static trope_status validate_rotation(const char *function, const trope_args *a)
     REQUIRE(fits, ARGUMENT, "mscale (%g) must be finite, and not 0, in the arithmetic of dtype", a->mscale);
     for (int i = 0; i < a->operand_count && a->parts > 1; i++)
         REQUIRE(a->operands[i].rotary_dim == TROPE_COPY || a->operands[i].rotary_dim == 2 * trope_widest_pairs(a), ARGUMENT,
-                "operands[%d].rotary_dim (%d) must be that of the other operands (%d) with parts (%d)", i,
+                "operands[%d].rotary_dim (%d) must be the same as in the other operands (%d) with parts (%d)", i,
                 a->operands[i].rotary_dim, 2 * trope_widest_pairs(a), a->parts);
     return TROPE_OK;
 }
 
 static trope_status validate_pair_axis(const char *function, const trope_args *a)
 {
-    const int32_t needed = trope_count_axes(a), pairs = trope_widest_pairs(a), said = a->position_axes;
-    const int32_t highest = (said > 1 ? said : TROPE_MAX_AXES) - 1;
+    const int32_t needed = trope_count_axes(a), pairs = trope_widest_pairs(a), given_axes = a->position_axes;
+    const int32_t highest = (given_axes > 1 ? given_axes : TROPE_MAX_AXES) - 1;
     for (int32_t pair = 0; a->pair_axis && pair < pairs; pair++)
         REQUIRE(a->pair_axis[pair] <= highest, ARGUMENT, "pair_axis[%d] (%d) must be at most %d%s", pair,
-                a->pair_axis[pair], highest, said > 1 ? ", the last of position_axes" : "");
+                a->pair_axis[pair], highest, given_axes > 1 ? ", one less than position_axes" : "");
     if (a->position_axes > 1 && !a->pair_axis)
         REQUIRE(
             a->position_axes == needed, ARGUMENT,
-            "position_axes (%d) must be parts (%d), or pair_axis must say which pairs they drive: see trope_fill_pair_axis",
+            "position_axes (%d) must equal parts (%d), or pair_axis must assign axes to pairs: see trope_fill_pair_axis",
             a->position_axes, a->parts);
     REQUIRE(a->ids_layout != TROPE_IDS_AXES_BATCH_TOKENS || a->position_axes >= needed, ARGUMENT,
-            "position_axes (%d) must be at least the %d axes that pairs use; ids for all axes are TROPE_IDS_BATCH_TOKENS",
+            "position_axes (%d) must be at least the %d axes that pairs use; if all axes share their ids, use "
+            "TROPE_IDS_BATCH_TOKENS",
             a->position_axes, needed);
     return TROPE_OK;
 }
@@ -243,7 +244,7 @@ static trope_status validate_table_strides(const char *function, const trope_arg
     for (int d = 0; d < 4; d++) {
         int64_t reach;
         REQUIRE(layout == TROPE_TABLE_STRIDED || stride[d] == 0, ARGUMENT,
-                "%s[%d] (%lld) must be 0 with a layout that is not TROPE_TABLE_STRIDED", name, d, (ll)stride[d]);
+                "%s[%d] (%lld) must be 0 unless the layout is TROPE_TABLE_STRIDED", name, d, (ll)stride[d]);
         REQUIRE(stride[d] >= 0, ARGUMENT, "%s[%d] (%lld) must be at least 0", name, d, (ll)stride[d]);
         REQUIRE(!__builtin_mul_overflow(sizes[d], stride[d], &reach) && reach <= MAX_ENTRIES, TROPE_ERROR_OVERFLOW,
                 "%s[%d] (%lld) times the size of its dimension (%lld) must be at most 2^57", name, d, (ll)stride[d],
@@ -252,8 +253,8 @@ static trope_status validate_table_strides(const char *function, const trope_arg
     return TROPE_OK;
 }
 
-/* Validates the number of rows of a table or of d_freqs. Only contiguous layouts need the product: validate_table_strides
- * covers strided tables. */
+/* Validates the number of rows of a table or of d_freqs. Only contiguous layouts need a limit on the number of entries:
+ * validate_table_strides covers strided tables. */
 static trope_status validate_rows(const char *function, const trope_args *a, const char *name, int32_t layout)
 {
     const int64_t planes = layout == TROPE_TABLE_AXES_BATCH_ROWS ? TROPE_MAX_AXES : 1;
@@ -279,7 +280,7 @@ static trope_status validate_table_layout(const char *function, const trope_args
                                           const int64_t *stride)
 {
     REQUIRE(!has_axes(layout, stride) || a->pair_axis || a->parts > 1, ARGUMENT,
-            "%s (%d) has axes (or a stride of axes), and pair_axis is NULL: see trope_fill_pair_axis", name, layout);
+            "%s (%d) has axes (or a stride of axes), but pair_axis is NULL: see trope_fill_pair_axis", name, layout);
     return TROPE_OK;
 }
 
@@ -320,15 +321,15 @@ static trope_status validate_ids_layout(const char *function, const trope_args *
         CHECK(require_between(function, "position_axes", a->position_axes, 1, TROPE_MAX_AXES));
     else
         REQUIRE(a->position_axes == 0 || a->position_axes == 1, ARGUMENT,
-                "position_axes (%d) must be 0 or 1 with ids_layout (%d), whose ids are for all axes", a->position_axes,
+                "position_axes (%d) must be 0 or 1 with ids_layout (%d), where all axes share their ids", a->position_axes,
                 a->ids_layout);
     for (int d = 0; d < 3; d++)
         REQUIRE(a->ids_layout == TROPE_IDS_STRIDED || a->ids_stride[d] == 0, ARGUMENT,
-                "ids_stride[%d] (%lld) must be 0 with a layout that is not TROPE_IDS_STRIDED", d, (ll)a->ids_stride[d]);
+                "ids_stride[%d] (%lld) must be 0 unless the layout is TROPE_IDS_STRIDED", d, (ll)a->ids_stride[d]);
     if (a->ids_layout == TROPE_IDS_STRIDED)
         REQUIRE((a->position_axes > 1) == (a->ids_stride[0] != 0), ARGUMENT,
-                "ids_stride[0] (%lld) must be 0 exactly where position_axes (%d) is 1, and all axes read the same ids",
-                (ll)a->ids_stride[0], a->position_axes);
+                "ids_stride[0] (%lld) must be 0 if position_axes (%d) is 1, and only then", (ll)a->ids_stride[0],
+                a->position_axes);
     return TROPE_OK;
 }
 
@@ -413,7 +414,7 @@ static trope_status validate_angle_rows(const char *function, const trope_args *
     if (!trope_has_table(a) || a->cu_seqlens || a->position_ids || a->start_positions || a->tokens == 0 ||
         a->out_of_range != TROPE_RANGE_POISON)
         return TROPE_OK;
-    const trope_sequences s = trope_plan_sequences(a);
+    const trope_position_source s = trope_plan_position_source(a);
     const int64_t highest = trope_dense_position(&s, a->tokens - 1); /* positions ascend in every layout */
     REQUIRE(highest < a->angle_rows, ARGUMENT,
             "angle_rows (%lld) must be more than the highest position of this call (%lld)", (ll)a->angle_rows, (ll)highest);

@@ -9,9 +9,9 @@
 #include "core/require.h"
 
 /* An upper bound of the number of regions. Each operand has up to 8: src, dst and forward_src; weight, rstd, d_weight,
- * token_sums and the struct of its norm. The call has freqs or cos and sin, two cu_seqlens, ids or start positions, status,
- * d_freqs or d_inv_freq, workspace, inv_freq or phase_step, pair_axis, the operands, the norms and the args themselves; the
- * two results of trope_positions. */
+ * token_sums and the struct of its norm. The call itself has at most 17: freqs or cos and sin; two cu_seqlens; ids or start
+ * positions; status; d_freqs or d_inv_freq; workspace; inv_freq or phase_step; pair_axis; the arrays of operands and norms,
+ * and the args; and the two results of trope_positions. */
 #define MAX_MEMORY (8 * TROPE_MAX_OPERANDS + 17)
 
 typedef struct memory {
@@ -149,7 +149,7 @@ static trope_status list_d_freqs(const char *function, const trope_args *a, memo
     m.region.element_size = size;
     CHECK(list_written(function, list, m, size));
     REQUIRE(!trope_overlaps_itself(&m.region), TROPE_ERROR_OVERLAP, "%s",
-            "d_freqs_stride: d_freqs overlaps itself (a stride of 0 would receive the sum)");
+            "d_freqs_stride: d_freqs overlaps itself (a stride of 0 is allowed, and receives the sum)");
     return TROPE_OK;
 }
 
@@ -189,23 +189,23 @@ static trope_status list_norm(const char *function, const trope_call *call, int 
     if (!n)
         return TROPE_OK;
     const int64_t real = trope_element_size(trope_gradient_dtype(a->dtype)), heads = trope_count_heads(o),
-                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, rows = a->batch * a->tokens,
+                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, tokens = a->batch * a->tokens,
                   rstds = n->scope == TROPE_NORM_TOKEN ? 1 : heads;
     if (n->weight)
         CHECK(list_memory(function, list, norm_memory("weight", i, n->weight, weights, trope_element_size(n->weight_dtype)),
                           trope_element_size(n->weight_dtype)));
     if (n->rstd) {
-        memory m = norm_memory("rstd", i, n->rstd, rows * rstds, real);
+        memory m = norm_memory("rstd", i, n->rstd, tokens * rstds, real);
         m.is_written = n->rstd_use == TROPE_RSTD_WRITE;
         CHECK(list_memory(function, list, m, real));
     }
     if (n->d_weight)
         CHECK(list_written(function, list, norm_memory("d_weight", i, n->d_weight, weights, real), real));
     if (n->token_sums) {
-        memory m = norm_memory("token_sums", i, n->token_sums, rows, real);
+        memory m = norm_memory("token_sums", i, n->token_sums, tokens, real);
         m.is_written = n->token_sums_use == TROPE_SUMS_WRITE;
         m.region.size[1] = m.is_written ? heads : n->heads_of_all_ranks;
-        m.region.stride[1] = rows;
+        m.region.stride[1] = tokens;
         CHECK(list_memory(function, list, m, real));
     }
     return list_memory(function, list, norm_memory("struct_size", i, call->callers_norms[i], (int64_t)n->struct_size, 1),
@@ -284,8 +284,9 @@ static trope_status check_pairs(const char *function, const memory_list *list)
             const memory *writer = a->is_written ? a : b, *other = a->is_written ? b : a;
             REQUIRE(!trope_regions_overlap(&a->region, &b->region), TROPE_ERROR_OVERLAP, "%s overlaps %s: %s",
                     name_of(writer).text, name_of(other).text,
-                    a->operand >= 0 && a->operand == b->operand ? "must be the same tensor, with the same strides, or apart"
-                                                                : "nothing else of the call may be where it writes");
+                    a->operand >= 0 && a->operand == b->operand
+                        ? "they must be the same tensor with the same strides, or not overlap"
+                        : "memory that the call writes must not overlap its other memory");
         }
     }
     return TROPE_OK;

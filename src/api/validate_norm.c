@@ -65,10 +65,10 @@ static trope_status validate_ranks(const char *function, const trope_args *a, in
     const trope_norm *n = a->norms[i];
     const int64_t heads = trope_count_heads(&a->operands[i]);
     REQUIRE(n->heads_of_all_ranks >= heads, ARGUMENT,
-            "norms[%d].heads_of_all_ranks (%d) must be at least the heads of operands[%d] (%lld)", i, n->heads_of_all_ranks,
-            i, (long long)heads);
+            "norms[%d].heads_of_all_ranks (%d) must be at least the number of heads of operands[%d] (%lld)", i,
+            n->heads_of_all_ranks, i, (long long)heads);
     REQUIRE(n->first_head >= 0 && n->first_head <= n->heads_of_all_ranks - heads, ARGUMENT,
-            "norms[%d].first_head (%d) must be 0 to heads_of_all_ranks (%d) less the heads of operands[%d] (%lld)", i,
+            "norms[%d].first_head (%d) must be 0 to heads_of_all_ranks (%d) minus the heads of operands[%d] (%lld)", i,
             n->first_head, n->heads_of_all_ranks, i, (long long)heads);
     return TROPE_OK;
 }
@@ -107,7 +107,7 @@ static trope_status validate_token_sums(const char *function, const trope_args *
         return TROPE_OK;
     REQUIRE(n->scope == TROPE_NORM_TOKEN, ARGUMENT, "norms[%d].token_sums (%p) must be NULL without TROPE_NORM_TOKEN", i,
             n->token_sums);
-    REQUIRE(!backward || n->rstd, TROPE_ERROR_NULL, "norms[%d].rstd is NULL, and backward with token_sums reads it", i);
+    REQUIRE(!backward || n->rstd, TROPE_ERROR_NULL, "norms[%d].rstd is NULL, but backward with token_sums reads it", i);
     REQUIRE(backward || n->rstd_use != TROPE_RSTD_READ, ARGUMENT,
             "norms[%d].token_sums (%p) must be NULL in forward with TROPE_RSTD_READ", i, n->token_sums);
     return n->token_sums_use == TROPE_SUMS_WRITE ? validate_sums_written(function, a, i, backward) : TROPE_OK;

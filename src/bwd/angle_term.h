@@ -1,4 +1,4 @@
-/* The gradient of the angles of one pair. No other file contains the formula. From core/rotate.h,
+/* The gradient of the angles of one pair. No other file contains the formula. With the rotation of core/rotate.h,
  *
  *     dy1/da1 = -x1 sin a1 - x2 cos a1        dy2/da2 = x1 cos a2 - x2 sin a2
  *

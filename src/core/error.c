@@ -7,8 +7,8 @@
 
 static _Thread_local char last_error[512], last_argument[64];
 
-/* Prints numbers with decimal points, whatever the caller's locale is. The C library's "C" locale is an object that always
- * exists, so newlocale returns it. */
+/* Prints numbers with decimal points, even if the caller's locale uses commas. The "C" locale is an object that always
+ * exists in the C library, so newlocale only returns it. */
 static void print_message(const char *format, va_list arguments)
 {
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);

@@ -1,6 +1,5 @@
-/* The formulas of a norm. No other file contains them: C and CUDA, and f32 and f64, share them. A mean is a sum over D
- * elements divided by D (trope.h, trope_norm). Divisions and roots are rounded as IEEE 754 requires, and no operation is
- * fused. */
+/* The formulas of a norm. No other file contains them: C and CUDA use this header. A mean is a sum over D elements divided
+ * by D (trope.h, trope_norm). Divisions and roots are rounded as IEEE 754 requires, and no operation is fused. */
 #ifndef TROPE_CORE_NORM_H
 #define TROPE_CORE_NORM_H
 

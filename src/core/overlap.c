@@ -1,7 +1,7 @@
 /* Two strided regions share a byte exactly if a sum(stride * index) of the first equals such a sum of the second. This is
- * one linear equation in bounded integers. The search goes from the largest stride down, and tries the values that leave a
- * remainder within reach of the smaller strides. The strides of a tensor, or of a slice of one, are nested. Then at most
- * two values fit at each level, and the search is a walk down the dimensions. */
+ * one linear equation in bounded integers. The search goes from the largest stride down. At each stride, it tries the
+ * indices that leave a remainder within reach of the smaller strides. The strides of a tensor, or of a slice of one, are
+ * nested. So at most two indices fit at each stride, and the search is a walk down the dimensions. */
 #include "core/overlap.h"
 
 #define MAX_TERMS  (2 * TROPE_MAX_DIMS + 1)

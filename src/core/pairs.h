@@ -1,6 +1,6 @@
-/* The positions of the elements of pairs. No other file knows the pairings. Elements are numbered from the start of the
- * rotary window, and pairs through all parts of it. The columns of a table with one column for each element have the same
- * numbers. */
+/* The two elements of each pair. No other file knows the pairings. Elements are numbered from the start of the rotary
+ * window. Pairs are numbered through all parts of the window. If a table has one column for each element, a column has the
+ * number of its element. */
 #ifndef TROPE_CORE_PAIRS_H
 #define TROPE_CORE_PAIRS_H
 
@@ -19,7 +19,7 @@ TROPE_HD int32_t trope_second_in_part(int32_t interleaved, int32_t pairs, int32_
     return interleaved ? 2 * i + 1 : i + pairs;
 }
 
-/* The two elements of a pair, in a window with `pairs` pairs in `parts` parts. */
+/* The two elements of a pair, in a window that has `pairs` pairs in all, divided into `parts` parts. */
 TROPE_HD int32_t trope_first_of_pair(int32_t interleaved, int32_t parts, int32_t pairs, int32_t pair)
 {
     const int32_t per_part = pairs / parts;

@@ -64,8 +64,8 @@ static inline uint64_t trope_phase_step(double inv_freq)
     __extension__ typedef unsigned __int128 uint128;
     uint64_t bits;
     memcpy(&bits, &inv_freq, sizeof bits);
-    /* |inv_freq| * 2^64 = mantissa * 2^shift, unless inv_freq is subnormal. A call with inv_freq does this for every pair,
-     * so it avoids ldexp. */
+    /* |inv_freq| * 2^64 = mantissa * 2^shift, unless inv_freq is subnormal. This code runs for every pair of a call with
+     * inv_freq, so it avoids ldexp. */
     const uint64_t mantissa = (bits & (((uint64_t)1 << 52) - 1)) | (uint64_t)1 << 52;
     const int shift = (int)(bits >> 52 & 0x7ff) - 1075 + 64;
     if (shift < -63 - 53) /* less than 2^-64 turn per position: the step rounds to 0 */

@@ -1,5 +1,5 @@
-/* The plan: a validated call in the form that both backends use. api/plan.c makes it. The struct is plain data, so a kernel
- * can take it by value, with its arrays beside it. */
+/* The plan: a validated call in the form that both backends use. api/plan.c makes it. The struct is plain data, so a CUDA
+ * kernel can take it by value, with copies of the arrays that it points to. */
 #ifndef TROPE_CORE_PLAN_H
 #define TROPE_CORE_PLAN_H
 
@@ -25,11 +25,11 @@ typedef struct trope_plan_norm {
     int32_t is_given;     /* 0: the operand has no norm, and the other fields are not set */
     int32_t weight_dtype; /* 0: no weight */
     const void *weight;
-    int64_t weight_of_head; /* the distance between the weights of two heads in elements, 0 if all heads share them */
+    int64_t weight_of_head; /* the distance in elements between the weights of two heads; 0 if all heads share them */
     int32_t plus_one;       /* the factor is 1 + weight */
     int32_t is_after;       /* 1: the norm comes after the rotation; 0: before it */
     int32_t is_token;       /* 1: the norm is over all heads of a token; 0: over each head */
-    int64_t elements;       /* the number of elements that are normalised together: of a head or a token */
+    int64_t elements;       /* the number of elements that are normalised together: of a head, or of a token */
     int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the store */
     double eps;
     void *rstd;          /* [batch, tokens, heads], with is_token [batch, tokens]; NULL = it is not kept */
@@ -37,23 +37,23 @@ typedef struct trope_plan_norm {
     int32_t is_backward; /* 1: src is dy, dst receives dx, and d_weight the gradient of the weight */
     void *d_weight;      /* NULL = it is not computed */
     char *sums;          /* [heads, batch, tokens], the sum of each head; NULL = they are not kept */
-    int64_t sums_read;   /* the heads in `sums`, of all ranks; 0 = the call writes `sums`, if there are any */
+    int64_t sums_read;   /* the number of heads in `sums`, on all ranks; 0 = the call writes `sums`, unless NULL */
     void *slope;         /* backward on CUDA: trope_norm_slope, in the shape of rstd; NULL = not computed */
 } trope_plan_norm;
 
-/* The strides of dimensions of size 1 are 0 (of elements 1), so that no address is computed from an unchecked number. The
- * strides of shared heads are 0. */
+/* A dimension of size 1 has stride 0 (the element dimension: 1), so that no address is computed from an unchecked number.
+ * The strides of shared heads are 0. */
 typedef struct trope_plan_operand {
     const char *src;
     char *dst;
     const char *forward_src;
     int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], forward_src_stride[TROPE_MAX_DIMS]; /* in elements */
     int32_t groups, heads_per_group, head_dim;
-    int32_t rotary_dim; /* 0 = the operand is copied */
+    int32_t rotary_dim; /* 0 = no element rotates */
     int32_t rotary_offset;
     int32_t part_pairs; /* the number of pairs in each part of the window */
     int32_t in_place;
-    int32_t summed_heads; /* backward: TROPE_SHARED_..., the heads that dst receives the sum of */
+    int32_t summed_heads; /* backward: TROPE_SHARED_..., the heads whose sum dst receives */
     int32_t accumulate;   /* the result is added to old_dst */
     trope_plan_norm norm;
 } trope_plan_operand;
@@ -74,24 +74,24 @@ typedef struct trope_plan_angles {
     int32_t out_of_range; /* TROPE_RANGE_... */
 } trope_plan_angles;
 
-/* The tokens that a rank holds of each sequence, or of each batch entry without cu_seqlens: equal chunks of consecutive
- * positions, or every step-th position. varlen/context_parallel.h fills this in and uses it. */
+/* The tokens of a sequence that a rank holds: equal chunks of consecutive positions, or every step-th position. Without
+ * cu_seqlens, each batch entry is a sequence. varlen/context_parallel.h fills this in and uses it. */
 typedef struct trope_cp {
     int32_t size;        /* the number of ranks */
     int32_t step, first; /* position = (lead * chunk length + local index) * step + first */
     int32_t chunks;      /* the number of chunks of a sequence on one rank: 1 or 2 */
-    int32_t lead[2];     /* the chunks of other ranks that come before each chunk of this rank */
+    int32_t lead[2];     /* the number of chunks of other ranks before each chunk of this rank */
     trope_divisor split; /* the number of ranks that share each sequence */
-    int64_t skipped;     /* the tokens of the stream on the ranks before this one */
+    int64_t skipped;     /* the number of tokens of the stream on the ranks before this one */
 } trope_cp;
 
-/* The sequences of a call, and the positions of their tokens. */
-typedef struct trope_sequences {
-    const void *boundaries; /* cu_seqlens_padded or else cu_seqlens: where sequences are stored; NULL: not packed */
+/* Where the positions of a call come from: its sequences, ids, start positions and ranks. */
+typedef struct trope_position_source {
+    const void *boundaries; /* where sequences are stored: cu_seqlens_padded or else cu_seqlens; NULL: none are packed */
     int64_t count;
     int64_t tokens;  /* of each batch entry on this rank */
     int32_t padding; /* TROPE_PADDING_..., 0 = no policy */
-    int32_t axes;
+    int32_t position_axes;
     const void *unpadded; /* cu_seqlens: the unpadded lengths */
     const void *starts;
     const void *ids;
@@ -99,28 +99,28 @@ typedef struct trope_sequences {
     int32_t boundaries_64, starts_64, ids_64; /* whether these arrays are int64 */
     int32_t stream;                           /* positions are indices in the whole packed stream */
     trope_cp cp;
-} trope_sequences;
+} trope_position_source;
 
 typedef struct trope_plan {
     int32_t dtype, element_size, rounding;
     int32_t device, threads, isa;
     int32_t operand_count;
     int64_t batch, tokens;
-    double bytes_written;      /* for all operands (a double: expanded tensors can have more bytes than an integer holds) */
-    int32_t batch_outermost;   /* 1: memory has batch outside tokens (also if batch is 1); the work follows this order */
-    int32_t stream_stores;     /* the results are too large to stay in a cache */
-    int32_t angles_shared;     /* a token has the same angles in every batch entry */
-    int32_t position_is_token; /* the most common case: nothing is looked up for a token */
+    double bytes_written;    /* for all operands (a double: expanded tensors can have more bytes than an integer holds) */
+    int32_t batch_outermost; /* 1: memory has batch outside tokens (also if batch is 1); the work follows this order */
+    int32_t stream_stores;   /* the results are too large to stay in a cache */
+    int32_t same_angles_in_batch; /* a token has the same angles in every batch entry */
+    int32_t position_is_token;    /* the position is the token's index (the most common case) */
     trope_plan_operand *operands;
 
-    /* Whether src and dst (in the direction of this call), the columns of a table with a column for each element, and
-     * forward_src have interleaved pairs. */
+    /* Whether pairs are interleaved in: src and dst of this call, forward or backward; the columns of a table with a column
+     * for each element; and forward_src. */
     int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_forward_src;
     int32_t parts;
-    int32_t pairs;      /* the pairs of the widest operand */
-    int32_t axes;       /* position axes, up to the last one that a pair uses; with 1, all pairs use axis 0 */
+    int32_t pairs;      /* the number of pairs of the widest operand */
+    int32_t pair_axes;  /* the number of position axes up to the last one that a pair uses; 1: all pairs use axis 0 */
     uint32_t used_axes; /* bit a: a pair uses position axis a */
-    int32_t planes;     /* planes of a d_freqs with an axis stride, up to the last axis that a pair uses or the ids have */
+    int32_t planes;     /* the number of planes of d_freqs with an axis stride; covers the axes of pairs and of ids */
     uint32_t axis_bits[TROPE_MAX_PAIRS / 16]; /* two bits for each pair: its axis */
 
     /* The direction. cos is multiplied by cosine_scale and sin by sine_scale. swap_sines exchanges the two sines of a
@@ -132,7 +132,7 @@ typedef struct trope_plan {
     uint64_t *step; /* TROPE_ANGLES_PHASE: the phase step of each pair */
     int32_t *status;
     void *stream;
-    trope_sequences sequences;
+    trope_position_source position_source;
 
     void *d_freqs;
     trope_table_stride d_freqs_stride;
@@ -201,8 +201,8 @@ static inline trope_writer trope_writer_of(const trope_plan_operand *o)
                                   : TROPE_WRITER_ROTATION;
 }
 
-/* Returns the axis of a pair by the call's pair_axis or parts, which is its plane in a table with planes. `pair` counts
- * through all parts. */
+/* Returns the axis that the call's pair_axis or parts give a pair. It is also the pair's plane in a table with axes. `pair`
+ * counts through all parts. */
 TROPE_HD int32_t trope_pair_plane(const trope_plan *plan, int32_t pair)
 {
     return (int32_t)(plan->axis_bits[(uint32_t)pair / 16] >> (2 * ((uint32_t)pair % 16)) & 3);
@@ -211,7 +211,7 @@ TROPE_HD int32_t trope_pair_plane(const trope_plan *plan, int32_t pair)
 /* Returns the position axis of a pair. */
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
 {
-    return plan->axes == 1 ? 0 : trope_pair_plane(plan, pair);
+    return plan->pair_axes == 1 ? 0 : trope_pair_plane(plan, pair);
 }
 
 #endif

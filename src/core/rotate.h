@@ -3,8 +3,8 @@
  *     y1 = x1 c1 - x2 s1        y2 = x2 c2 + x1 s2
  *
  * Backward has the same form, with other numbers in the same places: dx1 = dy1 c1 + dy2 s2 and dx2 = dy2 c2 - dy1 s1. So a
- * direction only changes the sines: the transpose replaces (s1, s2) by (-s2, -s1), and the inverse by (-s1, -s2). plan.c
- * expresses this as one sign and one swap. The kernels do not know the direction. */
+ * direction only changes the sines: the transpose replaces (s1, s2) by (-s2, -s1), and the inverse by (-s1, -s2).
+ * bwd/transpose.h expresses this as one sign and one swap. The kernels do not know the direction. */
 #ifndef TROPE_CORE_ROTATE_H
 #define TROPE_CORE_ROTATE_H
 

@@ -20,7 +20,7 @@
 #define BYTES_PER_THREAD ((int64_t)512 << 10)
 
 /* A waiting thread spins for about as long as waking it would take, and then sleeps. With this, calls of 4 MB on 2 threads
- * take 52 us instead of 128 one after another, and 110 instead of 153 with work between them. */
+ * take 52 us instead of 128 us if they follow each other at once, and 110 us instead of 153 us with work between them. */
 #define SPIN_NANOSECONDS 50000
 
 /* The states of worker i, which runs range i of a call if it takes that range in time. The caller runs range 0, so there is
@@ -30,7 +30,7 @@ typedef _Atomic uint32_t futex;
 
 /* All zero at the start, and also in a child of fork(), which has no workers. */
 static struct {
-    atomic_int offered, most; /* the threads of a call with threads = 0, and the limit for any call; 0 = not read yet */
+    atomic_int offered, most; /* the threads of a call with threads = 0, and the limit of every call; 0 = not read yet */
     atomic_int is_taken;      /* a call uses the workers; only this call changes the fields below */
     atomic_int processor;     /* the processor on which the caller of that call began */
     int workers_made, threads;
@@ -126,7 +126,7 @@ static void *work(void *argument)
     pthread_setname_np(pthread_self(), "trope");
     for (;;) {
         wait_while(state, PARKED);
-        if (sched_getcpu() == atomic_load(&pool.processor)) /* let its caller go first: d_freqs takes 490 us, not 554 */
+        if (sched_getcpu() == atomic_load(&pool.processor)) /* the caller runs first: d_freqs takes 490 us, not 554 us */
             sched_yield();
         if (!change_state(state, OFFERED, TAKEN))
             continue;
@@ -160,8 +160,8 @@ static int make_worker(futex *state)
     return is_made;
 }
 
-/* A busy machine may not run a worker for milliseconds. So the caller, after its own range, takes back the ranges that are
- * still OFFERED. */
+/* On a busy machine, a worker can wait for milliseconds before it runs. So the caller, after its own range, takes back the
+ * ranges that are still OFFERED. */
 static void run_ranges(void)
 {
     atomic_store(&pool.processor, sched_getcpu());

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/require.h"
 #include "core/threads.h"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 #define DATA TROPE_ERROR_DATA
 
@@ -15,13 +15,13 @@ static const char *width(int32_t is_64)
 }
 
 /* The name of the array that says where sequences are stored. */
-static const char *stored_name(const trope_sequences *s)
+static const char *stored_name(const trope_position_source *s)
 {
     return s->boundaries == s->unpadded ? "cu_seqlens" : "cu_seqlens_padded";
 }
 
 /* Reports the wrong boundary of sequence i. */
-static trope_status refuse_order(const char *function, const trope_sequences *s, const char *name, const void *array,
+static trope_status refuse_order(const char *function, const trope_position_source *s, const char *name, const void *array,
                                  int64_t i)
 {
     const int64_t begin = trope_load_index(array, s->boundaries_64, i),
@@ -29,10 +29,10 @@ static trope_status refuse_order(const char *function, const trope_sequences *s,
     const int begins_early = i == 0 && begin < 0;
     return trope_fail(DATA, "%s: %s[%lld] (%lld, read as %s) must be at least %lld%s", function, name,
                       (ll)(begins_early ? 0 : i + 1), (ll)(begins_early ? begin : end), width(s->boundaries_64),
-                      begins_early ? 0ll : (ll)begin, begins_early ? "" : ", the one before it");
+                      begins_early ? 0ll : (ll)begin, begins_early ? "" : ", the boundary before it");
 }
 
-static trope_status check_sequence(const char *function, const trope_sequences *s, int64_t i)
+static trope_status check_sequence(const char *function, const trope_position_source *s, int64_t i)
 {
     const trope_bounds_fault fault = trope_check_sequence(s, i);
     if (fault == TROPE_BOUNDS_ORDER)
@@ -50,15 +50,15 @@ static trope_status check_sequence(const char *function, const trope_sequences *
     REQUIRE(fault != TROPE_BOUNDS_BEGIN_SPLIT, DATA, "%s[%lld] (%lld, read as %s) must be divisible by cp_size (%d)",
             stored_name(s), (ll)i, (ll)b.begin, width_of_boundaries, s->cp.size);
     REQUIRE(fault != TROPE_BOUNDS_LENGTH_SPLIT, DATA,
-            "%s: sequence %lld has %lld tokens (read as %s), which cp_layout and cp_size (%d) need divisible by %lld",
+            "%s: sequence %lld has %lld tokens (read as %s): for cp_layout and cp_size (%d), it must be divisible by %lld",
             stored_name(s), (ll)i, (ll)stored, width_of_boundaries, s->cp.size, (ll)trope_cp_divisor(&s->cp));
     return TROPE_OK;
 }
 
 /* Without a padding policy, no token may be before the first sequence or after the last one. */
-static trope_status check_all_tokens(const char *function, const trope_sequences *s, int64_t first, int64_t last)
+static trope_status check_all_tokens(const char *function, const trope_position_source *s, int64_t first, int64_t last)
 {
-    static const char rule[] = "this rank has tokens of no sequence, and padding must say what is written for them";
+    static const char rule[] = "this rank has tokens that are in no sequence, so padding must say what is written for them";
     if (s->padding || s->tokens == 0)
         return TROPE_OK;
     REQUIRE(trope_cp_local(&s->cp, first) <= 0, DATA, "%s[0] (%lld, read as %s): %s", stored_name(s), (ll)first,
@@ -68,7 +68,7 @@ static trope_status check_all_tokens(const char *function, const trope_sequences
     return TROPE_OK;
 }
 
-trope_status trope_check_sequences(const char *function, const trope_sequences *s)
+trope_status trope_check_sequences(const char *function, const trope_position_source *s)
 {
     if (!s->boundaries)
         return TROPE_OK;
@@ -84,15 +84,15 @@ typedef struct range_search {
     int64_t *first_bad;
 } range_search;
 
-static void find_bad_row(const void *context, int64_t begin, int64_t end)
+static void find_bad_token(const void *context, int64_t begin, int64_t end)
 {
     const range_search *search = context;
     trope_span span = {0};
-    trope_row row;
+    trope_token token;
     for (int64_t number = begin; number < end; number++) {
-        trope_locate_row(search->plan, number, &row);
-        trope_find_row(search->plan, &span, &row);
-        if (row.action != TROPE_ROW_ROTATE || !row.poisoned)
+        trope_locate_token(search->plan, number, &token);
+        trope_find_token(search->plan, &span, &token);
+        if (token.action != TROPE_TOKEN_ROTATE || !token.poisoned)
             continue;
         int64_t seen = __atomic_load_n(search->first_bad, __ATOMIC_RELAXED);
         while (number < seen &&
@@ -102,44 +102,45 @@ static void find_bad_row(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static trope_status report_bad_row(const char *function, const trope_plan *plan, int64_t number)
+static trope_status report_bad_token(const char *function, const trope_plan *plan, int64_t number)
 {
-    const trope_sequences *s = &plan->sequences;
+    const trope_position_source *s = &plan->position_source;
     trope_span span = {0};
-    trope_row row;
-    trope_locate_row(plan, number, &row);
-    trope_find_row(plan, &span, &row);
-    const int axis = __builtin_ctz(row.poisoned);
-    const int64_t index = trope_index_in_sequence(s, &span, row.token);
-    const int64_t position = trope_position(s, &span, index, row.batch, row.token, axis);
+    trope_token token;
+    trope_locate_token(plan, number, &token);
+    trope_find_token(plan, &span, &token);
+    const int axis = __builtin_ctz(token.poisoned);
+    const int64_t index = trope_index_in_sequence(s, &span, token.index);
+    const int64_t position = trope_position(s, &span, index, token.batch, token.index, axis);
     return trope_fail(
         DATA, "%s: %s: position %lld of batch entry %lld, token %lld, axis %d%s%s must be 0 to angle_rows - 1 (%lld)",
         function,
         s->ids      ? "position_ids"
         : s->starts ? "start_positions"
                     : "angle_rows",
-        (ll)position, (ll)row.batch, (ll)row.token, axis, s->ids || s->starts ? ", read as " : "",
+        (ll)position, (ll)token.batch, (ll)token.index, axis, s->ids || s->starts ? ", read as " : "",
         s->ids || s->starts ? width(s->ids_64) : "", (ll)plan->angles.rows - 1);
 }
 
 /* Checking a token takes as long as moving this many bytes: 4 ns. If its sequence must be searched for, it takes 37 ns. */
-#define BYTES_PER_ROW 128
+#define BYTES_PER_TOKEN 128
 
 trope_status trope_check_positions(const char *function, const trope_plan *plan)
 {
-    const trope_sequences *s = &plan->sequences;
+    const trope_position_source *s = &plan->position_source;
     const int known_from_shapes = !s->boundaries && !s->ids && !s->starts;
     const int has_rows = plan->angles.source == TROPE_ANGLES_FREQS || plan->angles.source == TROPE_ANGLES_TABLE;
     if (!has_rows || known_from_shapes || plan->angles.out_of_range != TROPE_RANGE_POISON)
         return TROPE_OK;
     int64_t first_bad = INT64_MAX;
     const range_search search = {plan, &first_bad};
-    const int64_t rows = plan->batch * plan->tokens;
-    trope_parallel_for(trope_useful_threads(plan->threads, (double)rows * BYTES_PER_ROW), rows, find_bad_row, &search);
+    const int64_t tokens = plan->batch * plan->tokens;
+    trope_parallel_for(trope_useful_threads(plan->threads, (double)tokens * BYTES_PER_TOKEN), tokens, find_bad_token,
+                       &search);
     if (first_bad == INT64_MAX)
         return TROPE_OK;
     if (!plan->status)
-        return report_bad_row(function, plan, first_bad);
+        return report_bad_token(function, plan, first_bad);
     *plan->status |= TROPE_STATUS_POSITION;
     return TROPE_OK;
 }

@@ -6,7 +6,7 @@
 
 /* Checks that cu_seqlens ascend, fit the tensor and can be split over the ranks. Without a padding policy, they must
  * include every token. */
-trope_status trope_check_sequences(const char *function, const trope_sequences *s);
+trope_status trope_check_sequences(const char *function, const trope_position_source *s);
 
 /* Checks that every position of a rotated token is inside the angle rows. In a call with a status word, other positions are
  * reported there and poisoned, and the call continues. */

@@ -17,7 +17,7 @@ static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank,
     case TROPE_CP_CONTIGUOUS:
         cp.lead[0] = cp.lead[1] = rank;
         break;
-    case TROPE_CP_ZIGZAG: /* chunks rank and 2 * size - 1 - rank of 2 * size */
+    case TROPE_CP_ZIGZAG: /* chunks rank and 2 * size - 1 - rank of all 2 * size chunks */
         cp.chunks = 2;
         cp.lead[0] = rank;
         cp.lead[1] = 2 * size - 2 - rank;
@@ -37,7 +37,7 @@ static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank,
     return cp;
 }
 
-/* Returns the number that must divide the length of a sequence on all ranks together. */
+/* Returns a number. The length of a sequence, on all ranks together, must be a multiple of it. */
 TROPE_HD int64_t trope_cp_divisor(const trope_cp *cp)
 {
     return (int64_t)cp->split.divisor * cp->chunks;

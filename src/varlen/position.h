@@ -56,7 +56,7 @@ TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 #define DIVIDE(divisor, n) trope_divide_wide(divisor, n)
 #include "varlen/sequence_template.h"
 
-TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t before)
+TROPE_HD trope_bounds trope_load_bounds(const trope_position_source *s, int64_t before)
 {
     const int64_t first = before > 0 ? before - 1 : 0, second = before < s->count ? before : s->count;
     trope_bounds b;
@@ -68,25 +68,26 @@ TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t before
 }
 
 /* Loads the start position of a sequence. It is 0 for a gap, and in a call without start positions. */
-TROPE_HD int64_t trope_load_start(const trope_sequences *s, int64_t before)
+TROPE_HD int64_t trope_load_start(const trope_position_source *s, int64_t before)
 {
     return s->starts && !trope_is_gap(s, before) ? trope_load_index(s->starts, s->starts_64, before - 1) : 0;
 }
 
 /* Checks the bounds of a sequence. Without sequences, there is one boundary, which is checked as a sequence of no
  * tokens. */
-TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64_t sequence)
+TROPE_HD trope_bounds_fault trope_check_sequence(const trope_position_source *s, int64_t sequence)
 {
     return trope_check_bounds(s, trope_load_bounds(s, s->count ? sequence + 1 : 0));
 }
 
-TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
+TROPE_HD trope_span trope_sequence_span(const trope_position_source *s, int64_t sequence)
 {
     return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1), trope_load_start(s, sequence + 1));
 }
 
-/* Returns the span of a batch entry without cu_seqlens, which is the whole entry. The entry starts at position `start`. */
-TROPE_HD trope_span trope_span_of_start(const trope_sequences *s, int64_t start)
+/* Returns the span of a batch entry in a call without cu_seqlens. It is the whole entry, which starts at position
+ * `start`. */
+TROPE_HD trope_span trope_span_of_start(const trope_position_source *s, int64_t start)
 {
     trope_span span;
     span.begin = -s->cp.skipped;
@@ -97,7 +98,7 @@ TROPE_HD trope_span trope_span_of_start(const trope_sequences *s, int64_t start)
     return span;
 }
 
-TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
+TROPE_HD trope_span trope_dense_span(const trope_position_source *s, int64_t batch)
 {
     trope_span span = trope_span_of_start(s, s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0);
     span.sequence = batch;
@@ -106,7 +107,7 @@ TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
 
 /* Returns the number of boundaries at or before a token: 0, sequence + 1, or count + 1. Empty sequences contain no token
  * and are skipped. */
-TROPE_HD int64_t trope_boundaries_before(const trope_sequences *s, int64_t token)
+TROPE_HD int64_t trope_boundaries_before(const trope_position_source *s, int64_t token)
 {
     const int64_t after = trope_cp_after(&s->cp, token);
     int64_t low = 0, high = s->count + 1;
@@ -121,7 +122,7 @@ TROPE_HD int64_t trope_boundaries_before(const trope_sequences *s, int64_t token
 }
 
 /* Returns the span that contains a token. */
-TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int64_t token)
+TROPE_HD trope_span trope_find_span(const trope_position_source *s, int64_t batch, int64_t token)
 {
     if (!s->boundaries)
         return trope_dense_span(s, batch);
@@ -135,20 +136,20 @@ TROPE_HD int64_t trope_add_position(int64_t first, int64_t index)
     return index > INT64_MAX - (first > 0 ? first : 0) ? INT64_MAX : first + index;
 }
 
-TROPE_HD int64_t trope_load_id(const trope_sequences *s, int64_t batch, int64_t token, int axis)
+TROPE_HD int64_t trope_load_id(const trope_position_source *s, int64_t batch, int64_t token, int axis)
 {
-    const int64_t plane = s->axes > 1 ? axis * s->id_axis_stride : 0;
+    const int64_t plane = s->position_axes > 1 ? axis * s->id_axis_stride : 0;
     return trope_load_index(s->ids, s->ids_64, plane + batch * s->id_batch_stride + token * s->id_token_stride);
 }
 
-TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
+TROPE_HD int64_t trope_position(const trope_position_source *s, const trope_span *span, int64_t index, int64_t batch,
                                 int64_t token, int axis)
 {
     return s->ids ? trope_load_id(s, batch, token, axis) : trope_add_position(span->first, index);
 }
 
 /* Returns the position of a token in a call without cu_seqlens, ids and start positions. */
-TROPE_HD int64_t trope_dense_position(const trope_sequences *s, int64_t token)
+TROPE_HD int64_t trope_dense_position(const trope_position_source *s, int64_t token)
 {
     const trope_span span = trope_dense_span(s, 0);
     return trope_index_in_sequence(s, &span, token);

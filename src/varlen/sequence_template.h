@@ -3,16 +3,16 @@
  * integers, which are enough for most calls and need half the registers. The includer defines INTEGER, FN(name) and
  * DIVIDE(divisor, n).
  *
- * `before` is the number of boundaries at or before some tokens: 0 before the first sequence, sequence + 1 in a sequence,
- * and count + 1 after the last sequence. */
+ * `before` is the number of boundaries at or before a token: 0 before the first sequence, sequence + 1 in a sequence, and
+ * count + 1 after the last sequence. */
 
-/* The boundaries around tokens, as offsets in the stream of all ranks. The sequence is stored at [begin, end). cu_seqlens
- * contains [unpadded_begin, unpadded_end). */
+/* The boundaries of a sequence or a gap, as offsets in the stream of all ranks. A sequence is stored at [begin, end). Its
+ * boundaries in cu_seqlens are unpadded_begin and unpadded_end. */
 typedef struct FN(bounds) {
     INTEGER begin, end, unpadded_begin, unpadded_end;
 } FN(bounds);
 
-TROPE_HD trope_bounds_fault FN(check_bounds)(const trope_sequences *s, FN(bounds) b)
+TROPE_HD trope_bounds_fault FN(check_bounds)(const trope_position_source *s, FN(bounds) b)
 {
     const INTEGER split = (INTEGER)s->cp.split.divisor;
     if (b.begin < 0 || b.end < b.begin)
@@ -60,14 +60,14 @@ typedef struct FN(span) {
     int64_t first;      /* added to the index to give the position */
 } FN(span);
 
-TROPE_HD int FN(is_gap)(const trope_sequences *s, INTEGER before)
+TROPE_HD int FN(is_gap)(const trope_position_source *s, INTEGER before)
 {
     return before <= 0 || before > (INTEGER)s->count;
 }
 
 /* Returns the span between these boundaries: a sequence, the gap before the first sequence, or the gap after the last one.
  * `start` is the start position of the sequence, 0 without start positions. */
-TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, FN(bounds) b, int64_t start)
+TROPE_HD FN(span) FN(span_of_bounds)(const trope_position_source *s, INTEGER before, FN(bounds) b, int64_t start)
 {
     const int is_gap = FN(is_gap)(s, before);
     FN(span) span;
@@ -79,7 +79,7 @@ TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, F
     return span;
 }
 
-TROPE_HD INTEGER FN(index_in_sequence)(const trope_sequences *s, const FN(span) * span, INTEGER token)
+TROPE_HD INTEGER FN(index_in_sequence)(const trope_position_source *s, const FN(span) * span, INTEGER token)
 {
     const INTEGER i = token - span->begin;
     return span->sequence < 0 ? i : FN(cp_position)(&s->cp, span->end - span->begin, i);

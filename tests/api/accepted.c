@@ -1,4 +1,4 @@
-/* What looks unusual and is nevertheless right is not refused. The results themselves are other tests' business. */
+/* Calls that look unusual but are valid must be accepted. Other tests check their results. */
 #include "api/row_call.h"
 #include "support/check.h"
 
@@ -41,7 +41,7 @@ static void structs(void)
     ACCEPTED(dense(), a->tokens = 0);
     ACCEPTED(dense(), q->groups = 1);
     ACCEPTED(dense(), (q->groups = 2, q->heads_per_group = 1));
-    ACCEPTED(dense(), a->operands = memcpy(out.workspace, q, 2 * sizeof *q)); /* anywhere */
+    ACCEPTED(dense(), a->operands = memcpy(out.workspace, q, 2 * sizeof *q)); /* operands may be anywhere in memory */
 }
 
 static void layouts(void)
@@ -51,10 +51,10 @@ static void layouts(void)
     ACCEPTED(dense(), (a->batch = 1, q->src_layout = q->dst_layout = TROPE_THD));
     ACCEPTED(strided(), (void)q);
     ACCEPTED(strided(), q->src_stride[TROPE_DIM_HEAD] = 0);
-    ACCEPTED(strided(), memset(k->src_stride, 0, sizeof k->src_stride)); /* an expanded gradient of a sum */
+    ACCEPTED(strided(), memset(k->src_stride, 0, sizeof k->src_stride)); /* expanded, like the gradient of a sum */
     ACCEPTED(strided(), (q->src = plus(in.q, 15 * 4), q->src_stride[TROPE_DIM_ELEMENT] = -1));
-    ACCEPTED(strided(), q->src_stride[TROPE_DIM_GROUP] = INT64_MAX); /* there is one group */
-    ACCEPTED(strided(), k->src_stride[TROPE_DIM_HEAD] = INT64_MIN);  /* there is one head */
+    ACCEPTED(strided(), q->src_stride[TROPE_DIM_GROUP] = INT64_MAX); /* ignored: there is only one group */
+    ACCEPTED(strided(), k->src_stride[TROPE_DIM_HEAD] = INT64_MIN);  /* ignored: there is only one head */
     ACCEPTED(strided(), k->dst_stride[TROPE_DIM_HEAD] = 0);
 }
 
@@ -65,7 +65,7 @@ static void sources(void)
     ACCEPTED(strided(), (q->src = q->dst, q->src_stride[TROPE_DIM_GROUP] = 12345));
     ACCEPTED(strided(), (q->src = q->dst, q->src_layout = TROPE_BSHD, memset(q->src_stride, 0, sizeof q->src_stride)));
     ACCEPTED(dense(), (q->src = q->dst, a->pairing_out = TROPE_PAIRING_INTERLEAVED));
-    ACCEPTED(dense(), q->src = in.freqs); /* read twice */
+    ACCEPTED(dense(), q->src = in.freqs); /* src and freqs may be the same memory */
     ACCEPTED(dense(), (k->rotary_dim = TROPE_COPY));
     ACCEPTED(dense(), (k->rotary_dim = TROPE_COPY, k->src = k->dst));
 }
@@ -80,14 +80,14 @@ static void destinations(void)
              (k->dst = plus(out.workspace, Q_DIM * 4), q->dst = out.workspace, q->dst_stride[TROPE_DIM_HEAD] = 2 * Q_DIM,
               q->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, q->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS,
               k->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, k->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS));
-    ACCEPTED(dense(), q->dst = plus(out.q, 4)); /* aligned to an element, no more */
+    ACCEPTED(dense(), q->dst = plus(out.q, 4)); /* aligned only to an element */
 }
 
 static void shared_heads(void)
 {
     ACCEPTED(dense(), q->shared_heads = TROPE_SHARED_ALL);
     ACCEPTED(dense(), (q->shared_heads = TROPE_SHARED_GROUP, q->groups = 2));
-    ACCEPTED(dense(), k->shared_heads = TROPE_SHARED_ALL); /* of one head */
+    ACCEPTED(dense(), k->shared_heads = TROPE_SHARED_ALL); /* k has only one head */
     ACCEPTED(dense(), (k->shared_heads = TROPE_SHARED_ALL, k->rotary_dim = TROPE_COPY));
     ACCEPTED_FORWARD(strided(), (q->shared_heads = TROPE_SHARED_ALL, q->src_stride[TROPE_DIM_HEAD] = 0,
                                  q->src_stride[TROPE_DIM_GROUP] = 0));
@@ -146,7 +146,7 @@ static void positions(void)
     ACCEPTED(dense(), a->position_axes = 1);
     ACCEPTED(ids(), a->ids_layout = TROPE_IDS_TOKENS);
     ACCEPTED(ids(), (a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS, a->position_axes = 1));
-    ACCEPTED(ids(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 3)); /* every axis has these ids */
+    ACCEPTED(ids(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 3)); /* all axes use the same ids */
     ACCEPTED(ids(), (a->parts = 2, a->position_axes = 2, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS));
     ACCEPTED(ids(), (a->parts = 4, a->position_axes = 4, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS));
     ACCEPTED(strided_ids(), a->ids_stride[2] = 0);
@@ -156,23 +156,23 @@ static void positions(void)
     ACCEPTED(ids(), (in.ids[3] = 8, a->status = &word));
     CHECK(word == TROPE_STATUS_POSITION);
     ACCEPTED(starts(), (void)q);
-    ACCEPTED(starts(), a->status = &in.starts[BATCH]); /* behind them */
+    ACCEPTED(starts(), a->status = &in.starts[BATCH]); /* the status word directly follows the start positions */
 }
 
 static void sequences(void)
 {
     ACCEPTED(packed(), (void)q);
     ACCEPTED(packed(), a->stream_positions = 1);
-    ACCEPTED(packed(), a->padding = TROPE_PADDING_COPY); /* which nothing is */
+    ACCEPTED(packed(), a->padding = TROPE_PADDING_COPY); /* although no token is padding */
     ACCEPTED(padded(), in.cu_seqlens[3] = in.cu_seqlens[4] = 5);
     for (int32_t policy = TROPE_PADDING_ZERO; policy <= TROPE_PADDING_ROTATE; policy++) {
-        ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[4] = 6)); /* the last two tokens belong to no sequence */
-        ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[0] = 2)); /* nor do the first two */
+        ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[4] = 6)); /* the last two tokens are in no sequence */
+        ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[0] = 2)); /* the first two tokens are in no sequence */
     }
     ACCEPTED(dense(), a->cp_size = 1);
     ACCEPTED(dense(), (a->cp_size = 1 << 30, a->cp_rank = a->cp_size - 1, a->cp_layout = TROPE_CP_ZIGZAG,
                        a->out_of_range = TROPE_RANGE_CLAMP));
-    for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++) { /* one rank splits nothing */
+    for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++) { /* one rank holds whole sequences */
         ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = layout));
         ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = layout, a->tokens = 7));
         ACCEPTED(packed(), (a->cp_size = 1, a->cp_layout = layout, in.cu_seqlens[1] = in.cu_seqlens[2] = 3));
@@ -189,14 +189,14 @@ static void gradients(void)
     ACCEPTED_BACKWARD(strided_gradient(), memset(q->forward_src_stride, 0, sizeof q->forward_src_stride));
     ACCEPTED_BACKWARD(gradient(), (a->d_freqs_layout = TROPE_TABLE_BATCH_ROWS));
     ACCEPTED_BACKWARD(gradient(),
-                      (a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1)); /* sums of all rows */
+                      (a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1)); /* summed over all rows */
     ACCEPTED_BACKWARD(gradient(), (a->angle_layout = TROPE_TABLE_BATCH_ROWS));
     ACCEPTED_BACKWARD(gradient(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_BF16));
     ACCEPTED_BACKWARD(phase_gradient(), (void)q);
     ACCEPTED_BACKWARD(phase_gradient(), (a->inv_freq = NULL, a->phase_step = in.phase_step));
 }
 
-/* The largest counts, at addresses where nothing is: these functions read the structs alone. */
+/* Calls the functions that read only the structs. The arrays with the largest counts therefore need no memory. */
 static void check_shapes(const char *what)
 {
     char name[64];
@@ -213,7 +213,7 @@ static void check_shapes(const char *what)
         check_shapes(#valid ", " #change);                                                                                 \
     } while (0)
 
-static void largest(void)
+static void largest_counts(void)
 {
     const int64_t entries = (int64_t)1 << 57;
     static double expected[Q_COUNT];
@@ -226,7 +226,7 @@ static void largest(void)
                               a->angle_rows = entries / PAIRS / BATCH));
     ACCEPTED_SHAPES(dense(), (a->freqs = far_away(), a->parts = 2, a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS,
                               a->angle_rows = entries / PAIRS / BATCH / 4));
-    /* One row for any position is the same whatever it is called. */
+    /* With a row stride of 0, all positions use the same row. So angle_rows and the positions do not change the result. */
     for (int power = 3; power <= 60; power++) {
         begin(strided_table());
         for (int i = 0; i < TABLE; i++)
@@ -238,7 +238,8 @@ static void largest(void)
         check_forward("one row for all positions");
         if (power == 3)
             memcpy(expected, out.q, sizeof expected);
-        CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "2^%d rows with a row stride of 0 differ from 8", power);
+        CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected),
+                      "with a row stride of 0, 2^%d rows give another result than 8 rows", power);
     }
     int64_t ids[TOKENS];
     for (int i = 0; i < TOKENS; i++)
@@ -247,13 +248,14 @@ static void largest(void)
     a->position_dtype = TROPE_I64;
     a->ids_layout = TROPE_IDS_TOKENS;
     check_forward("positions below 2^60");
-    CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "%s", "positions below 2^60 differ from small ones");
+    CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "%s",
+                  "positions below 2^60 give another result than small positions");
     ACCEPTED_BACKWARD(with_d_freqs(strided_table()), (a->angle_stride[2] = 0, a->angle_rows = (int64_t)1 << 60,
                                                       a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1));
 }
 
-/* trope_positions reads batch, tokens, positions and sequences; whatever else is there does not matter. */
-static void positions_alone(void)
+/* trope_positions reads only batch, tokens, positions and sequences. The other fields may have any value. */
+static void positions_ignore_other_fields(void)
 {
     int64_t position[BATCH * TOKENS];
     trope_args args = {.struct_size = sizeof args, .batch = BATCH, .tokens = TOKENS};
@@ -275,7 +277,7 @@ int main(void)
     positions();
     sequences();
     gradients();
-    largest();
-    positions_alone();
+    largest_counts();
+    positions_ignore_other_fields();
     return check_result();
 }

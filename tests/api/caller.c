@@ -1,4 +1,5 @@
-/* A program as a user of 0.2 has it. It is compiled twice (see caller.h), and CALLER is the name of its function. */
+/* A program that a user of 0.2 could have written. It is compiled twice (see caller.h). CALLER is the name of its
+ * function. */
 #include "api/caller.h"
 #include "support/call.h"
 #include "support/random.h"
@@ -9,7 +10,7 @@ enum { SEQUENCES = 3, AXES = 3 };
 static const int32_t cu_seqlens[] = {0, 5, 5, 14}, cu_seqlens_padded[] = {0, 6, 6, 16};
 static double inv_freq[PAIRS];
 
-/* Memory of the calls. f32 tensors have at most COUNT elements, those of 16 bits at most twice as many. */
+/* The memory of the calls. An f32 tensor has at most COUNT elements, and a 16-bit tensor at most twice as many. */
 static struct {
     float x[COUNT], y[COUNT], forward_src[COUNT], freqs[ALL * PAIRS];
     int32_t ids[AXES * ALL];
@@ -19,7 +20,7 @@ static struct {
     _Alignas(16) char workspace[1 << 14];
 } m;
 
-/* Numbers of f32 in all tensors, and nothing in what is written. */
+/* Fills the tensors, freqs and ids with random numbers, and sets everything else to 0. */
 static void fill_memory(void)
 {
     random_state r = {1};
@@ -50,8 +51,8 @@ static void keep_status(caller_results *results, const char *what, trope_status 
         snprintf(results->failure, sizeof results->failure, "%s: %s", what, trope_last_error());
 }
 
-/* Makes a call, whose args lie at the end of an allocation of their own so that nothing is read behind them, and keeps all
- * that it wrote. */
+/* Makes a call and adds its statuses, its kernel's name, its workspace size and all bytes that it changed to the results.
+ * The args have an allocation of their own, so that a sanitizer sees reads beyond their end. */
 static void run(caller_results *results, const char *what, call *c, int backward)
 {
     static unsigned char before[sizeof m];
@@ -75,7 +76,7 @@ static void run(caller_results *results, const char *what, call *c, int backward
             keep(results, &((unsigned char *)&m)[i], 1);
 }
 
-/* Q and K of a model, from the frequencies of a rule. */
+/* Q and K of a model, with frequencies from a rule. */
 static void dense(caller_results *results)
 {
     const trope_frequency_args rule = {.struct_size = sizeof rule,
@@ -100,7 +101,7 @@ static void dense(caller_results *results)
     }
 }
 
-/* Packed sequences with padding, the second of two ranks. */
+/* Packed sequences with padding. */
 static void packed(caller_results *results)
 {
     for (int backward = 0; backward < 2; backward++) {
@@ -117,7 +118,7 @@ static void packed(caller_results *results)
     }
 }
 
-/* The positions of one of two ranks. */
+/* The positions on the second of two zigzag ranks. */
 static void positions(caller_results *results)
 {
     int64_t position[ALL];
@@ -133,8 +134,8 @@ static void positions(caller_results *results)
     keep(results, sequence, ALL / 2 * sizeof sequence[0]);
 }
 
-/* Q and K inside packed QKV, by ids of three axes. */
-static void inside(caller_results *results)
+/* Q and K inside a packed QKV buffer, with ids of three axes. */
+static void inside_packed_qkv(caller_results *results)
 {
     const int32_t sections[] = {2, 3, 3, 0};
     const trope_qkv qkv = {.struct_size = sizeof qkv,
@@ -167,7 +168,7 @@ static void inside(caller_results *results)
     }
 }
 
-/* dx added to what is there, and the gradient of the angles. */
+/* Adds dx to dst, and computes the gradient of inv_freq. */
 static void gradients(caller_results *results)
 {
     fill_memory();
@@ -191,6 +192,6 @@ void CALLER(caller_results *results)
     dense(results);
     packed(results);
     positions(results);
-    inside(results);
+    inside_packed_qkv(results);
     gradients(results);
 }

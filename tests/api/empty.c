@@ -1,4 +1,4 @@
-/* Calls with nothing in them succeed, and what they write is what the rules say about no tokens. */
+/* Calls without tokens succeed. They leave tensors and positions unchanged, and write gradients of 0. */
 #include "api/valid_call.h"
 #include "support/check.h"
 
@@ -10,7 +10,7 @@ static int is_zero(const void *bytes, size_t count)
     return 1;
 }
 
-/* No element exists, so no pointer to one is needed. */
+/* Removes the tokens and the tensors. Without elements, a call needs no pointers to tensors. */
 static trope_args *without_tokens(call *c)
 {
     c->args.tokens = 0;
@@ -34,7 +34,7 @@ static void no_tokens(void)
     CHECK(outputs_are_untouched());
 }
 
-static void no_tokens_give_no_gradient(void)
+static void no_tokens_give_zero_gradients(void)
 {
     const size_t used = sizeof(float) * TOKENS * PAIRS;
     trope_args *args = without_tokens(gradient());
@@ -51,7 +51,7 @@ static void sequences_without_tokens(void)
     trope_args *args = without_tokens(packed());
     memset(in.cu_seqlens, 0, sizeof in.cu_seqlens);
     CHECK_MESSAGE(trope_forward(args) == TROPE_OK, "%s", trope_last_error());
-    in.cu_seqlens[SEQUENCES] = 1; /* a token that the tensor does not have */
+    in.cu_seqlens[SEQUENCES] = 1; /* the last sequence has a token, but the tensors have none */
     CHECK(trope_forward(args) == TROPE_ERROR_DATA);
     in.cu_seqlens[SEQUENCES] = 0;
     args->sequences = 0;
@@ -59,7 +59,7 @@ static void sequences_without_tokens(void)
     CHECK(outputs_are_untouched());
 }
 
-static void no_positions(void)
+static void no_tokens_write_no_positions(void)
 {
     call *c = dense();
     int64_t positions = 77;
@@ -68,7 +68,7 @@ static void no_positions(void)
     CHECK(positions == 77);
 }
 
-static void no_gradient_needs_no_workspace(void)
+static void calls_without_gradients_need_no_workspace(void)
 {
     uint64_t bytes = 77;
     CHECK_MESSAGE(trope_workspace_size(call_args(dense()), &bytes) == TROPE_OK, "%s", trope_last_error());
@@ -78,9 +78,9 @@ static void no_gradient_needs_no_workspace(void)
 int main(void)
 {
     no_tokens();
-    no_tokens_give_no_gradient();
+    no_tokens_give_zero_gradients();
     sequences_without_tokens();
-    no_positions();
-    no_gradient_needs_no_workspace();
+    no_tokens_write_no_positions();
+    calls_without_gradients_need_no_workspace();
     return check_result();
 }

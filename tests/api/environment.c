@@ -1,19 +1,19 @@
-/* What is refused, and with which words, does not depend on the caller's rounding direction, its floating-point traps or its
- * locale. */
+/* Refusals and their messages do not depend on the caller's rounding direction, floating-point traps or locale. */
 #include <locale.h>
 #include <math.h>
 
 #include "api/refused.h"
 #include "support/environment.h"
 
-/* A comparison with it is an invalid operation: with traps enabled, the end of the process. */
+/* Comparing a signalling NaN is an invalid operation. With traps enabled, it would end the process. */
 static void store_signalling_nan(double *to)
 {
     const uint64_t bits = 0x7ff4000000000001u;
     memcpy(to, &bits, sizeof bits);
 }
 
-/* Numbers beyond fp32 on either side are, rounded to fp32 in another direction, its largest and its smallest. */
+/* Some rounding directions turn a number outside the range of fp32 into the largest or smallest fp32 number. The call must
+ * be refused in every direction. */
 static void check_environment(int environment)
 {
     trope_frequency_args rule = {.struct_size = sizeof rule, .rule = TROPE_RULE_DEFAULT, .rotary_dim = 8};
@@ -44,7 +44,7 @@ static void check_environment(int environment)
                   trope_last_error());
 }
 
-/* Where 0.5 is written 0,5. */
+/* Messages have decimal points, also in a locale that writes 0.5 as 0,5. */
 static void decimal_comma(void)
 {
     const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8", "fr_FR.utf8"};
@@ -52,7 +52,7 @@ static void decimal_comma(void)
     while (i < sizeof names / sizeof names[0] && !setlocale(LC_ALL, names[i]))
         i++;
     if (i == sizeof names / sizeof names[0]) {
-        printf("the check of decimal commas is left out: no German or French locale is installed\n");
+        printf("skipped the check of decimal commas: no German or French locale is installed\n");
         return;
     }
     char text[8];

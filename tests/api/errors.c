@@ -19,7 +19,7 @@ static void status_names(void)
     CHECK(trope_status_name(INT32_MIN)[0] != 0);
 }
 
-/* A thread's own failures, many times, while the others have theirs. */
+/* Runs on each thread. Makes a call fail 2000 times, with a number of this thread alone, and counts wrong messages. */
 static void *fail_in_own_way(void *argument)
 {
     const int32_t number = *(const int32_t *)argument;
@@ -57,7 +57,7 @@ static void last_error_belongs_to_the_thread(void)
     CHECK(strcmp(before, trope_last_error()) == 0);
 }
 
-static void last_error_is_of_the_last_failure(void)
+static void last_error_describes_the_last_failure(void)
 {
     CHECK(trope_forward(NULL) == TROPE_ERROR_NULL);
     CHECK(strcmp(trope_last_error(), "trope_forward: args is NULL") == 0);
@@ -69,22 +69,22 @@ static void last_error_is_of_the_last_failure(void)
     CHECK(strchr(trope_last_error(), '\n') == NULL);
 }
 
-static void version_is_the_headers(void)
+static void version_matches_the_header(void)
 {
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", TROPE_VERSION_MAJOR, TROPE_VERSION_MINOR, TROPE_VERSION_PATCH);
     CHECK(strcmp(trope_version(), version) == 0);
-    CHECK(strcmp(trope_version(), EXPECTED_VERSION) == 0); /* CMake's */
+    CHECK(strcmp(trope_version(), EXPECTED_VERSION) == 0); /* from CMake */
     CHECK(strstr(trope_info(), version) != NULL);
 }
 
-static void info_is_lines_of_name_and_value(void)
+static void info_has_lines_of_name_and_value(void)
 {
     const char *line = trope_info();
     int lines = 0;
     while (*line) {
         const char *end = strchr(line, '\n'), *colon = strstr(line, ": ");
-        CHECK_MESSAGE(end && colon && colon > line && colon < end, "not a line of name and value: %s", line);
+        CHECK_MESSAGE(end && colon && colon > line && colon < end, "not a line of the form \"name: value\": %s", line);
         if (!end)
             return;
         lines++;
@@ -93,7 +93,7 @@ static void info_is_lines_of_name_and_value(void)
     CHECK(lines >= 4);
 }
 
-static void kernel_names_tell_device_and_dtype(void)
+static void kernel_names_have_device_and_dtype(void)
 {
     char name[64], same[64], small[5];
     trope_args *args = call_args(dense());
@@ -113,10 +113,10 @@ int main(void)
 {
     CHECK(trope_last_error()[0] == 0 && trope_last_error_argument()[0] == 0); /* nothing has failed yet */
     status_names();
-    last_error_is_of_the_last_failure();
+    last_error_describes_the_last_failure();
     last_error_belongs_to_the_thread();
-    version_is_the_headers();
-    info_is_lines_of_name_and_value();
-    kernel_names_tell_device_and_dtype();
+    version_matches_the_header();
+    info_has_lines_of_name_and_value();
+    kernel_names_have_device_and_dtype();
     return check_result();
 }

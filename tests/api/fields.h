@@ -1,4 +1,4 @@
-/* The fields of the public structs, in their order. */
+/* The fields of the public structs, in the order of their declarations. */
 #ifndef TESTS_API_FIELDS_H
 #define TESTS_API_FIELDS_H
 
@@ -11,11 +11,11 @@ typedef enum field_kind { FIELD_INT32, FIELD_INT64, FIELD_REAL, FIELD_POINTER } 
 typedef struct field {
     const char *name;
     size_t offset, size;
-    field_kind kind; /* of its elements */
+    field_kind kind; /* the type of its elements */
 } field;
 
 /* clang-format off */
-/* An array of strides becomes a pointer to int64_t here, which no field is. */
+/* _Generic sees an array of strides as int64_t *. No other field has that type. */
 #define KIND(member)                                                                                              \
     _Generic(member, int32_t: FIELD_INT32, int64_t: FIELD_INT64, uint64_t: FIELD_INT64, int64_t *: FIELD_INT64,   \
              double: FIELD_REAL, default: FIELD_POINTER)

@@ -1,11 +1,12 @@
-/* Every field of every struct, forgotten (0 where it was given) and given where it was 0, in calls of all kinds: it is refused
- * with a message that names an argument, unless it is one of those listed here. docs/semantics.md says what these do when they
- * are forgotten: what cannot be caught, because 0 is another call that is right. */
+/* Changes each field of each struct, in calls of all kinds. A field that was set is forgotten: it becomes 0. A field that
+ * was 0 is set. The call must be refused with a message that names an argument, unless the field is in a list below.
+ * docs/semantics.md explains the fields that may be forgotten. The library cannot catch this, because the call with 0 is
+ * valid, too. */
 #include "api/fields.h"
 #include "api/valid_call.h"
 #include "support/check.h"
 
-/* ---- calls that have each field somewhere ---- */
+/* ---- calls that together set every field ---- */
 
 static call *starts_of_sequences(void)
 {
@@ -43,7 +44,7 @@ static call *shared(void)
     return c;
 }
 
-/* Backward only. */
+/* A call for backward only. */
 static call *sums(void)
 {
     call *c = strided();
@@ -64,7 +65,7 @@ static call *strided_d_freqs(void)
     return c;
 }
 
-/* Everything that has a default, otherwise. */
+/* Each field with a default has another value here. */
 static call *no_defaults(void)
 {
     static int32_t status;
@@ -82,7 +83,7 @@ static call *no_defaults(void)
     return c;
 }
 
-/* Weights of each head, to which 1 is added. */
+/* Each head has weights of its own, and 1 is added to them. */
 static call *norm_of_heads(void)
 {
     call *c = normed();
@@ -91,7 +92,7 @@ static call *norm_of_heads(void)
     return c;
 }
 
-/* One rstd of all heads. */
+/* All heads of a token have one rstd. */
 static call *norm_of_token(void)
 {
     call *c = normed();
@@ -136,9 +137,9 @@ static const struct {
              {"sums_of_ranks", sums_of_ranks, 1},
              {"norm_gradient", norm_gradient, 2}};
 
-/* ---- what is not refused ---- */
+/* ---- fields that are not refused ---- */
 
-/* Forgotten, another call that is right. */
+/* If one of these is forgotten, the result is another valid call. */
 static const char *const forgettable[] = {"tokens",
                                           "threads",
                                           "isa",
@@ -167,7 +168,7 @@ static const char *const forgettable[] = {"tokens",
                                           "weight_plus_one",
                                           "d_weight"};
 
-/* Given, a choice that any call has, or (workspace) what nothing reads. */
+/* If one of these is set, the result is another valid call. (Calls in which this test sets workspace do not read it.) */
 static const char *const choices[] = {"isa",
                                       "rounding",
                                       "pairing_out",
@@ -207,12 +208,13 @@ static int is_listed(const char *const *list, int *times, size_t count, const ch
 static void check_all_seen(const char *const *list, const int *times, size_t count, const char *what)
 {
     for (size_t i = 0; i < count; i++)
-        CHECK_MESSAGE(times[i], "%s, %s is always refused, and listed here as if it were not", list[i], what);
+        CHECK_MESSAGE(times[i], "%s: a call is always refused when this field is %s, so it must not be in the list",
+                      list[i], what);
 }
 
 /* ---- one element of a field ---- */
 
-/* Whether it was 0. Then it is given. */
+/* Sets an element that was 0, and sets any other element to 0. Returns whether it was 0. */
 static int change(unsigned char *element, size_t size, field_kind kind)
 {
     static const double memory[4096];
@@ -220,9 +222,9 @@ static int change(unsigned char *element, size_t size, field_kind kind)
     const int was_zero = !memcmp(element, zero, size);
     const int32_t one = 1;
     const int64_t one_too = 1;
-    const double real = 1.5;
+    const double number = 1.5;
     const void *const pointer = memory;
-    const void *const values[] = {&one, &one_too, &real, &pointer};
+    const void *const values[] = {&one, &one_too, &number, &pointer};
     memcpy(element, was_zero ? values[kind] : zero, size);
     return was_zero;
 }
@@ -243,11 +245,11 @@ static void check_element(size_t n, int backward, int operand, const field *f, s
     }
     CHECK_MESSAGE(was_zero ? is_listed(choices, times_given, COUNT(choices), f->name)
                            : is_listed(forgettable, times_forgotten, COUNT(forgettable), f->name),
-                  "%s, %s: %s (byte %zu, operand %d) is not refused when it is %s", calls[n].name,
-                  backward ? "backward" : "forward", f->name, offset, operand, was_zero ? "given" : "forgotten");
+                  "%s, %s: %s (byte %zu, operand %d) is not refused when this element is %s", calls[n].name,
+                  backward ? "backward" : "forward", f->name, offset, operand, was_zero ? "set" : "forgotten");
 }
 
-/* OPERAND: -1 for the args, 2 for the norm of operand 0. */
+/* operand: the index of an operand, -1 for the args, or 2 for the norm of operand 0. */
 static void check_fields(size_t n, int backward, int operand)
 {
     const field *fields = operand < 0 ? args_fields : operand == 2 ? norm_fields : operand_fields;
@@ -269,7 +271,7 @@ static void check_call(size_t n, int backward)
         check_fields(n, backward, operand);
 }
 
-/* Of a packed QKV buffer only tokens may be 0. */
+/* trope_fill_qkv refuses each field that is changed in this way, except tokens, which may be 0. */
 static void check_qkv(void)
 {
     trope_operand o;
@@ -296,7 +298,7 @@ int main(void)
             if (calls[n].directions >> backward & 1)
                 check_call(n, backward);
     check_all_seen(forgettable, times_forgotten, COUNT(forgettable), "forgotten");
-    check_all_seen(choices, times_given, COUNT(choices), "given");
+    check_all_seen(choices, times_given, COUNT(choices), "set");
     check_qkv();
     return check_result();
 }

@@ -1,6 +1,6 @@
-/* What the helpers fill in: strides and operands of contiguous layouts, the heads of a packed QKV buffer, the axis of each pair.
- * (What they refuse: refused_helpers.c. That a call which says a layout is the call with its strides, and a pair_axis the call for
- * each axis, random calls find: gradcheck_random, parity_memory.) */
+/* The results of the helpers: strides and operands of contiguous layouts, the heads of a packed QKV buffer, and the axis of
+ * each pair. refused_helpers.c tests what they refuse. Random calls (gradcheck_random, parity_memory) check that a layout
+ * gives the same results as its strides, and that a pair_axis gives the same results as one call for each axis. */
 #include "support/call.h"
 #include "support/check.h"
 #include "support/tensor.h"
@@ -32,7 +32,7 @@ static void check_all_strides(void)
     check_strides(TROPE_THD, packed);
 }
 
-/* Everything but what the arguments say is 0. */
+/* Fields that the arguments do not set are 0. */
 static void check_fill_operand(int32_t layout, int32_t rotary_dim)
 {
     float x[1];
@@ -53,7 +53,7 @@ enum { BATCH = 2, TOKENS = 3, Q = 6, KV = 2, RATIO = Q / KV, ALL = Q + 2 * KV, D
 
 static const int32_t counts[] = {[TROPE_Q] = Q, [TROPE_K] = KV, [TROPE_V] = KV};
 
-/* The place of a head of q, k or v among all heads of a token. */
+/* Returns the index of a head of q, k or v among all heads of a token in the buffer. */
 static int32_t head_in_buffer(int32_t order, int32_t which, int32_t head)
 {
     if (order == TROPE_QKV_PARTS)
@@ -63,7 +63,7 @@ static int32_t head_in_buffer(int32_t order, int32_t which, int32_t head)
     return head * (RATIO + 2) + RATIO + (which == TROPE_V);
 }
 
-/* Every element of the operand is where the buffer has it. */
+/* The operand has the address of each head in the buffer. */
 static void check_qkv(int32_t dtype, int32_t layout, int32_t order, int32_t which)
 {
     static double buffer[BATCH * TOKENS * ALL * DIM];
@@ -99,11 +99,11 @@ static void check_qkv(int32_t dtype, int32_t layout, int32_t order, int32_t whic
                 const int64_t place = b * stride[B] + t * stride[S] + head_in_buffer(order, which, h) * stride[H];
                 wrong += at != (const char *)buffer + place * size;
             }
-    CHECK_MESSAGE(wrong == 0 && o.src_stride[D] == 1, "dtype %d, layout %d, order %d, %c: %ld heads are elsewhere", dtype,
-                  layout, order, " qkv"[which], wrong);
+    CHECK_MESSAGE(wrong == 0 && o.src_stride[D] == 1, "dtype %d, layout %d, order %d, %c: %ld heads have a wrong address",
+                  dtype, layout, order, " qkv"[which], wrong);
 }
 
-/* ---- Axes of pairs, written out by hand ---- */
+/* ---- Axes of pairs, with expected values written by hand ---- */
 
 enum { MOST = TROPE_MAX_ROTARY_DIM / 2 };
 
@@ -116,7 +116,7 @@ static void check_axes(const char *what, int32_t order, const int32_t *sections,
         return;
     for (int32_t i = 0; i < pairs; i++)
         CHECK_MESSAGE(axis[i] == expected[i] - '0', "%s: pair %d has axis %d, not %c", what, i, axis[i], expected[i]);
-    CHECK_MESSAGE(axis[pairs] == 77, "%s: written beyond the end", what);
+    CHECK_MESSAGE(axis[pairs] == 77, "%s: the function wrote beyond the end", what);
 }
 
 static void check_all_axes(void)
@@ -131,8 +131,8 @@ static void check_all_axes(void)
     check_axes("interleaved, one axis", TROPE_AXES_INTERLEAVED, (const int32_t[]){5, 0, 0, 0}, "00000");
     check_axes("alternating", TROPE_AXES_ALTERNATING, (const int32_t[]){4, 3, 0, 0}, "0101010");
     check_axes("hwt", TROPE_AXES_HWT, (const int32_t[]){2, 3, 3, 0}, "12121200");
-    check_axes("hw alone", TROPE_AXES_HWT, (const int32_t[]){0, 2, 2, 0}, "1212");
-    check_axes("t alone", TROPE_AXES_HWT, (const int32_t[]){3, 0, 0, 0}, "000");
+    check_axes("hwt, h and w only", TROPE_AXES_HWT, (const int32_t[]){0, 2, 2, 0}, "1212");
+    check_axes("hwt, t only", TROPE_AXES_HWT, (const int32_t[]){3, 0, 0, 0}, "000");
     uint8_t axis[MOST];
     const int32_t sections[] = {MOST, 0, 0, 0}, halves[] = {MOST / 2, MOST / 2, 0, 0};
     CHECK_MESSAGE(trope_fill_pair_axis(axis, MOST, TROPE_AXES_SECTIONS, sections) == TROPE_OK, "%s", trope_last_error());

@@ -1,5 +1,5 @@
-/* What is refused of structs, enums, operands, memory and the rotation. (refused.h says how; angles, positions, the gradient
- * and the helpers have files of their own.) */
+/* Refused values of structs, enums, operands, memory and the rotation. refused.h explains the tests. Angles and their
+ * gradient, positions, norms and the helpers have files of their own. */
 #include <math.h>
 
 #include "api/refused.h"
@@ -20,7 +20,8 @@ static void structs(void)
     ROW(dense(), a->operand_size = 0, ARGUMENT, "operand_size", "(0)");
     ROW(dense(), a->operand_size = sizeof(trope_operand *), ARGUMENT, "operand_size", "(8)");
     ROW(dense(), a->operand_size = sizeof *q - 1, ARGUMENT, "operand_size", "sizeof of the struct");
-    ROW(dense(), a->operand_size = 2 * sizeof *q, ARGUMENT, "operand_size", "is not 0"); /* the second begins there */
+    /* With this size, the bytes of operand 1 count as unknown bytes of operand 0. They are not 0. */
+    ROW(dense(), a->operand_size = 2 * sizeof *q, ARGUMENT, "operand_size", "is not 0");
     ROW(dense(), a->operand_size = UINT64_MAX, ARGUMENT, "operand_size", "(18446744073709551615)");
     ROW(dense(), a->operand_count = 0, ARGUMENT, "operand_count", "(0) must be 1 to 16");
     ROW(dense(), a->operand_count = TROPE_MAX_OPERANDS + 1, ARGUMENT, "operand_count", "(17)");
@@ -48,7 +49,7 @@ static void shapes(void)
     ROW(dense(), k->head_dim = -8, ARGUMENT, "operands[1].head_dim", "(-8)");
 }
 
-/* The window of a head. */
+/* The rotated window of a head. */
 static void windows(void)
 {
     ROW(dense(), q->rotary_dim = 0, ARGUMENT, "operands[0].rotary_dim", "(0) must be given; TROPE_COPY");
@@ -91,7 +92,7 @@ static void layouts(void)
     BACKWARD_ROW(gradient(), q->dst = NULL, ARGUMENT, "operands[0].dst_layout", "NULL");
     BACKWARD_ROW(strided_gradient(), (q->dst = NULL, q->dst_layout = 0), ARGUMENT, "operands[0].dst_stride[0]",
                  "(256) must be 0");
-    /* 0.1's way of saying a layout: the strides alone. */
+    /* In 0.1, strides alone specified a layout. This is refused now. */
     ROW(strided(), q->src_layout = 0, ARGUMENT, "operands[0].src_layout", "STRIDED");
     ROW(strided(), k->dst_layout = 0, ARGUMENT, "operands[1].dst_layout", "STRIDED");
     ROW(strided(), q->src_layout = TROPE_BSHD, ARGUMENT, "operands[0].src_stride[0]", "TROPE_STRIDED");
@@ -102,7 +103,7 @@ static void layouts(void)
     }
 }
 
-/* One head in memory that is several in the other tensor. */
+/* Shared heads: one head in memory stands for several heads of the other tensor. */
 static void shared_heads(void)
 {
     ROW(dense(), q->shared_heads = 3, ARGUMENT, "operands[0].shared_heads", "(3)");
@@ -119,7 +120,7 @@ static void shared_heads(void)
                  "operands[0].forward_src_stride[3]", "(16)");
     BACKWARD_ROW(strided(), q->shared_heads = TROPE_SHARED_ALL, ARGUMENT, "operands[0].dst_stride[3]", "(16)");
     BACKWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_GROUP), ARGUMENT, "operands[0].dst_stride[3]", "(16)");
-    /* What is not shared must not be expanded. */
+    /* In forward only src has shared heads, so dst must not be expanded. */
     FORWARD_ROW(
         strided(),
         (q->shared_heads = TROPE_SHARED_GROUP, q->src_stride[TROPE_DIM_HEAD] = 0, q->dst_stride[TROPE_DIM_HEAD] = 0),
@@ -156,7 +157,7 @@ static void overlap_of_operands(void)
     ROW(dense(), q->src = out.k, OVERLAP, "operands[1].dst", "overlaps operands[0].src");
 }
 
-/* A destination over something that the call reads, on the host too. */
+/* A destination overlaps memory that the call reads, including host memory. */
 static void overlap_of_inputs(void)
 {
     ROW(dense(), a->freqs = out.q, OVERLAP, "operands[0].dst", "overlaps freqs");
@@ -227,13 +228,13 @@ static void pair_axis(void)
     ROW(ids(), (a->parts = 2, a->position_axes = 1, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS), ARGUMENT, "position_axes",
         "TROPE_IDS_BATCH_TOKENS");
     ROW(axes(), a->position_axes = 1, ARGUMENT, "position_axes", "(1) must be at least the 3 axes");
-    ROW(axes(), in.pair_axis[2] = 3, ARGUMENT, "pair_axis[2]", "(3) must be at most 2, the last of position_axes");
+    ROW(axes(), in.pair_axis[2] = 3, ARGUMENT, "pair_axis[2]", "(3) must be at most 2, one less than position_axes");
     ROW(axes(), in.pair_axis[0] = 255, ARGUMENT, "pair_axis[0]", "(255)");
     ROW(ids(), (a->pair_axis = in.pair_axis, in.pair_axis[3] = 4), ARGUMENT, "pair_axis[3]", "(4)");
     ROW(dense(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 4), ARGUMENT, "pair_axis[1]", "(4)");
 }
 
-/* What this build or this machine lacks. */
+/* The device or instruction set is missing in this build or on this machine. */
 static void unsupported(void)
 {
     if (!strstr(trope_info(), "cuda"))

@@ -1,8 +1,8 @@
-/* Every wrong call is refused with its status, the name of the argument, and a message of one line that names function,
- * argument, value and rule; and nothing is written.
+/* Tests that wrong calls are refused. Each call must return the expected status, name the argument, write nothing, and give
+ * a message of one line with function, argument, value and rule.
  *
- * Each row is { the valid call it starts from, what is made wrong, status, argument, words of the message } and goes through
- * every function that takes such args. */
+ * A row is { a valid call, the change that makes it wrong, status, argument, words of the message }. Each row is tested
+ * with every function that takes such args. */
 #ifndef TESTS_API_REFUSED_H
 #define TESTS_API_REFUSED_H
 
@@ -13,7 +13,7 @@
 enum {
     FORWARD = 1,
     BACKWARD = 2,
-    NAME = 4, /* trope_kernel_name, for the directions among these */
+    NAME = 4, /* trope_kernel_name, for the directions that are also set */
     SIZE = 8  /* trope_workspace_size */
 };
 enum {
@@ -27,14 +27,14 @@ enum {
 
 static int row_count;
 
-/* What a row expects. */
+/* The refusal that a row expects. */
 typedef struct refusal {
     const char *what;
     trope_status status;
     const char *argument, *words;
 } refusal;
 
-/* Whether it is refused so. */
+/* Checks one refusal, and returns whether it is as expected. */
 static int check_one(const refusal *r, const char *function, trope_status got)
 {
     const char *message = trope_last_error(), *argument = trope_last_error_argument();
@@ -43,11 +43,11 @@ static int check_one(const refusal *r, const char *function, trope_status got)
                        trope_status_name(r->status), r->argument, r->words))
         return 0;
     return CHECK_MESSAGE(strncmp(message, function, length) == 0 && strncmp(message + length, ": ", 2) == 0,
-                         "%s: the message of %s does not begin with it: %s", r->what, function, message) &&
+                         "%s: the message does not begin with \"%s: \": %s", r->what, function, message) &&
            CHECK_MESSAGE(strcmp(argument, r->argument) == 0, "%s: %s names the argument \"%s\", not \"%s\": %s", r->what,
                          function, argument, r->argument, message) &&
            CHECK_MESSAGE(strstr(message, argument) && strstr(message, r->words) && !strchr(message, '\n'),
-                         "%s: the message of %s is not a line with \"%s\" and \"%s\": %s", r->what, function, argument,
+                         "%s: the message of %s is not one line with \"%s\" and \"%s\": %s", r->what, function, argument,
                          r->words, message) &
                CHECK_MESSAGE(outputs_are_untouched(), "%s: %s wrote something", r->what, function);
 }
@@ -58,7 +58,7 @@ __attribute__((unused)) static void check_refused(const refusal *r, int function
     uint64_t bytes;
     row_count++;
     if (functions & FORWARD && !check_one(r, "trope_forward", trope_forward(a)))
-        return; /* the others would say the same */
+        return; /* the other functions would fail in the same way */
     if (functions & BACKWARD && !check_one(r, "trope_backward", trope_backward(a)))
         return;
     for (int backward = 0; backward < 2 && functions & NAME; backward++)
@@ -74,13 +74,15 @@ __attribute__((unused)) static void check_refused(const refusal *r, int function
         change;                                                                                                            \
         check_refused(&(refusal){#valid ", " #change, __VA_ARGS__}, functions);                                            \
     } while (0)
-/* What is wrong with a call; with one direction only; with data behind a pointer, which only the calls read. */
+/* ROW: both directions refuse the call. FORWARD_ROW, BACKWARD_ROW: this direction refuses it. DATA_ROW: trope_forward and
+ * trope_backward refuse it. Only these functions read the data behind the pointers. */
 #define ROW(valid, change, ...)          ROW_FOR(FORWARD | BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)
 #define FORWARD_ROW(valid, change, ...)  ROW_FOR(FORWARD | NAME, valid, change, __VA_ARGS__)
 #define BACKWARD_ROW(valid, change, ...) ROW_FOR(BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)
 #define DATA_ROW(valid, change, ...)     ROW_FOR(FORWARD | BACKWARD, valid, change, DATA, __VA_ARGS__)
 
-/* Values that a field may not have, each of which is named with the field: "operands[1]." stands for k. */
+/* The argument that VALUES expects for a field: "operands[1].head_dim" for k->head_dim. VALUES tests values that the field
+ * must not have. */
 __attribute__((unused)) static const char *argument_of(const char *field)
 {
     static char text[64];
@@ -104,7 +106,7 @@ __attribute__((unused)) static const char *in_brackets(int64_t value)
 #define VALUES(valid, field, ...)          VALUES_FOR(ROW, valid, field, __VA_ARGS__)
 #define BACKWARD_VALUES(valid, field, ...) VALUES_FOR(BACKWARD_ROW, valid, field, __VA_ARGS__)
 
-/* A function with arguments of its own. */
+/* A call of a function that takes other arguments. */
 #define CALL_ROW(function, arguments, ...)                                                                                 \
     do {                                                                                                                   \
         row_count++;                                                                                                       \
@@ -120,7 +122,7 @@ __attribute__((unused)) static const char *in_brackets(int64_t value)
                   trope_positions(a, (int64_t *)out.q, (int32_t *)out.k));                                                 \
     } while (0)
 
-/* "name[i]". */
+/* Returns "name[i]". */
 __attribute__((unused)) static const char *at(const char *name, int i)
 {
     static char text[64];
@@ -130,7 +132,7 @@ __attribute__((unused)) static const char *at(const char *name, int i)
 
 static int refused_result(void)
 {
-    printf("%d refused calls\n", row_count);
+    printf("%d calls that must be refused\n", row_count);
     return check_result();
 }
 

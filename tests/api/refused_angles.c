@@ -1,4 +1,4 @@
-/* What is refused of angle sources, tables and the gradient of the angles. */
+/* Refused values of angle sources, tables and the gradient of the angles. */
 #include <math.h>
 
 #include "api/refused.h"
@@ -34,7 +34,7 @@ static void dtypes(void)
     ROW(table(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(TROPE_F64)");
 }
 
-/* freqs of one row for all positions, and d_freqs with a row for each. */
+/* freqs has one row for all positions, and d_freqs has a row for each position. */
 static call *strided_table_gradient(void)
 {
     call *c = with_d_freqs(strided_table());
@@ -52,7 +52,8 @@ static void rows_and_columns(void)
     ROW(dense(), a->angle_rows = TOKENS - 1, ARGUMENT, "angle_rows",
         "(7) must be more than the highest position of this call (7)");
     ROW(strided_table(), (a->angle_rows = TOKENS - 1, a->angle_stride[2] = 0), ARGUMENT, "angle_rows", "(7)");
-    /* Strides of 0 let one row serve any position, up to the largest count; contiguous rows have to be somewhere. */
+    /* With a row stride of 0, one row serves all positions, and angle_rows may be up to 2^60. Contiguous rows need memory,
+     * so their limit is lower. */
     ROW(strided_table(), (a->angle_rows = ((int64_t)1 << 60) + 1, a->angle_stride[2] = 0), TOO_LARGE, "angle_rows",
         "(1152921504606846977) must be at most 2^60");
     ROW(dense(), (a->freqs = far_away(), a->angle_rows = ((int64_t)1 << 57) / PAIRS + 1), TOO_LARGE, "angle_rows",
@@ -85,7 +86,7 @@ static void layouts(void)
         ROW(dense(), a->angle_stride[d] = 1, ARGUMENT, at("angle_stride", d), "(1)");
         ROW(strided_table(), a->angle_stride[d] = -1, ARGUMENT, at("angle_stride", d), "(-1)");
     }
-    /* A plane an axis, and nothing that says which pair has which. */
+    /* The table has a plane for each axis, but neither pair_axis nor parts assigns the pairs to axes. */
     ROW(dense(), a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS, ARGUMENT, "angle_layout", "pair_axis");
     ROW(strided_table(), a->angle_stride[0] = TOKENS * PAIRS, ARGUMENT, "angle_layout", "pair_axis");
     ROW(strided_table(), (a->angle_rows = (int64_t)1 << 40, a->angle_stride[2] = (int64_t)1 << 40), TOO_LARGE,
@@ -125,7 +126,7 @@ static void forward_src(void)
     BACKWARD_VALUES(gradient(), q->forward_src_layout, 0, 6);
     BACKWARD_ROW(strided_gradient(), q->forward_src_layout = 0, ARGUMENT, "operands[0].forward_src_layout", "STRIDED");
     BACKWARD_ROW(gradient(), k->forward_src_stride[3] = 8, ARGUMENT, "operands[1].forward_src_stride[3]", "(8)");
-    /* The angles' gradient is not asked for, so there is nothing to read it for. */
+    /* Without a gradient of the angles, forward_src must not be set. */
     ROW(dense(), (q->forward_src = in.q_forward, q->forward_src_layout = TROPE_BSHD), ARGUMENT, "operands[0].forward_src",
         "");
     ROW(dense(), q->forward_src_layout = TROPE_BSHD, ARGUMENT, "operands[0].forward_src_layout", "");
@@ -149,7 +150,7 @@ static void gradient_of_angles(void)
     ROW(dense(), a->d_freqs_stride[2] = 4, ARGUMENT, "d_freqs_stride[2]", "(4) must be 0");
     BACKWARD_ROW(gradient(), a->d_freqs_stride[2] = PAIRS, ARGUMENT, "d_freqs_stride[2]", "(4)");
     BACKWARD_ROW(gradient(), a->d_freqs_layout = TROPE_TABLE_AXES_BATCH_ROWS, ARGUMENT, "d_freqs_layout", "pair_axis");
-    /* Only one of forward's and backward's. */
+    /* Gradients of the angles are refused in forward, also without forward_src. */
     FORWARD_ROW(gradient(), (q->forward_src = k->forward_src = NULL, q->forward_src_layout = k->forward_src_layout = 0),
                 ARGUMENT, "d_freqs", "in forward");
     FORWARD_ROW(phase_gradient(),
@@ -164,8 +165,8 @@ static void set_d_freqs_stride(int64_t axis, int64_t batch, int64_t row, int64_t
     memcpy(a->d_freqs_stride, stride, sizeof stride);
 }
 
-/* A stride of 0 is a sum (but not over columns), anything else must keep the elements apart. */
-static void d_freqs_over_itself(void)
+/* A stride of 0 sums over its dimension (columns cannot be summed). Other strides must keep the elements apart. */
+static void d_freqs_overlaps_itself(void)
 {
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS - 1, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, PAIRS, PAIRS, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
@@ -186,7 +187,7 @@ static void workspace(void)
     BACKWARD_ROW(gradient(), a->workspace = out.workspace + 8, ARGUMENT, "workspace", "aligned to 16 bytes");
 }
 
-/* What the gradient writes, over something else of the call. */
+/* Memory that the gradient writes overlaps other memory of the call. */
 static void overlap(void)
 {
     BACKWARD_ROW(gradient(), q->forward_src = out.q, OVERLAP, "operands[0].dst", "overlaps operands[0].forward_src");
@@ -218,7 +219,7 @@ int main(void)
     without_a_table();
     forward_src();
     gradient_of_angles();
-    d_freqs_over_itself();
+    d_freqs_overlaps_itself();
     workspace();
     overlap();
     return refused_result();

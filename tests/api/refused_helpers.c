@@ -1,4 +1,4 @@
-/* What the helpers refuse; what they would have filled in stays as it was. (trope_frequencies: tests/numerics/rules.c.) */
+/* Calls that the helpers refuse. They must leave their output unchanged. tests/numerics/rules.c tests trope_frequencies. */
 #include <math.h>
 
 #include "api/refused.h"
@@ -67,7 +67,7 @@ static trope_status fill_changed(const trope_qkv *p)
     return trope_fill_qkv(&qkv_operand, p, TROPE_K);
 }
 
-/* A packed QKV buffer with one field changed. */
+/* A valid trope_qkv with one field changed. */
 #define QKV_ROW(change, ...)                                                                                               \
     do {                                                                                                                   \
         trope_qkv p = valid_qkv();                                                                                         \
@@ -139,12 +139,12 @@ static void fill_pair_axis(void)
     CALL_ROW(trope_fill_pair_axis, (to, 4, SECTIONS, negative), ARGUMENT, "sections[1]", "(-1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, SECTIONS, huge), ARGUMENT, "sections", "");
     CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, few), ARGUMENT, "sections", "(4)");
-    CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, late), ARGUMENT, "sections[2]", "(2)"); /* pair 5 of 4 */
+    CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, late), ARGUMENT, "sections[2]", "(2)"); /* would need pair 5 */
     CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, fourth), ARGUMENT, "sections[3]", "(1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, few), ARGUMENT, "sections", "(4)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, fourth), ARGUMENT, "sections[3]", "(1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, uneven), ARGUMENT, "sections[1]",
-             "sections[2] (2)"); /* h w h is 2 of h, 1 of w */
+             "sections[2] (2)"); /* h and w alternate, and h comes first */
     CHECK(memcmp(to, before, sizeof to) == 0);
 }
 

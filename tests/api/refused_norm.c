@@ -1,4 +1,4 @@
-/* What is refused of norms (refused.h). */
+/* Refused values of norms. refused.h explains the tests. */
 #include <math.h>
 
 #include "api/refused.h"
@@ -12,7 +12,7 @@ static trope_norm *const n = &norm_of_q;
             ROW_FOR(FORWARD | NAME, valid, n->field = values[i], ARGUMENT, "norms[0]." #field, in_brackets(values[i]));    \
     } while (0)
 
-static void of_one_field(void)
+static void single_fields(void)
 {
     NORM_VALUES(normed(), weight_dtype, -1, 0, 5);
     FORWARD_ROW(normed(), n->weight_dtype = TROPE_F64, ARGUMENT, "norms[0].weight_dtype", "not f64");
@@ -39,7 +39,7 @@ static void of_one_field(void)
         FORWARD_ROW(normed(), n->struct_size = size, ARGUMENT, "norms[0].struct_size", in_brackets((int64_t)size));
 }
 
-static void of_fields_together(void)
+static void field_combinations(void)
 {
     FORWARD_ROW(normed(), n->weight = NULL, ARGUMENT, "norms[0].weight_dtype", "without a weight");
     FORWARD_ROW(normed(), (n->weight = NULL, n->weight_dtype = 0, n->weight_plus_one = 1), ARGUMENT,
@@ -57,7 +57,7 @@ static void of_fields_together(void)
     ROW_FOR(BACKWARD, norm_gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
 }
 
-/* The backward call that writes the sums of q's heads. */
+/* The backward call that only writes the sums of q's heads. */
 static call *gradient_sums(void)
 {
     call *c = norm_gradient();
@@ -72,7 +72,7 @@ static call *gradient_sums(void)
     return c;
 }
 
-/* The same with inv_freq for freqs. */
+/* The same call with inv_freq instead of freqs. */
 static call *gradient_sums_by_phase(void)
 {
     call *c = gradient_sums();
@@ -83,7 +83,7 @@ static call *gradient_sums_by_phase(void)
     return c;
 }
 
-static void of_token_sums(void)
+static void token_sums_fields(void)
 {
     FORWARD_ROW(norm_of_ranks(), n->scope = TROPE_NORM_HEAD, ARGUMENT, "norms[0].token_sums", "TROPE_NORM_TOKEN");
     FORWARD_ROW(norm_of_ranks(), n->rstd_use = TROPE_RSTD_READ, ARGUMENT, "norms[0].token_sums", "TROPE_RSTD_READ");
@@ -112,15 +112,15 @@ static void of_token_sums(void)
     BACKWARD_ROW(gradient_sums_by_phase(), a->d_inv_freq = out.d_inv_freq, ARGUMENT, "d_inv_freq", "TROPE_SUMS_WRITE");
 }
 
-/* A copy of a norm that is not aligned. */
+/* Returns a misaligned copy of a norm. */
 static const char *place_oddly(const trope_norm *norm)
 {
     _Alignas(8) static char bytes[sizeof *norm + 4];
     return memcpy(bytes + 4, norm, sizeof *norm);
 }
 
-/* Fields of a rotation in a call without one. */
-static void of_no_rotation(void)
+/* Fields of the rotation are set in a call in which no operand rotates. */
+static void rotation_fields(void)
 {
     FORWARD_ROW(only_norm(), a->norms = NULL, ARGUMENT, "operands[0].rotary_dim", "none has a norm");
     FORWARD_ROW(only_norm(), a->pairing = 1, ARGUMENT, "pairing", "no operand");
@@ -133,8 +133,8 @@ static void of_no_rotation(void)
                 ARGUMENT, "position_ids", "no operand");
 }
 
-/* Structs of later versions, in which what this one does not know is 0, or is not. */
-static void of_sizes(void)
+/* A struct of a later version is accepted if the bytes that this version does not know are 0, and refused otherwise. */
+static void larger_structs(void)
 {
     static struct {
         trope_norm known;
@@ -157,7 +157,7 @@ static void of_sizes(void)
     }
 }
 
-static void of_memory(void)
+static void pointers(void)
 {
     FORWARD_ROW(normed(), a->norms = (const trope_norm *const *)(const void *)((char *)norms_of_call + 4), ARGUMENT,
                 "norms", "aligned");
@@ -177,11 +177,11 @@ static void of_memory(void)
 
 int main(void)
 {
-    of_one_field();
-    of_fields_together();
-    of_token_sums();
-    of_no_rotation();
-    of_sizes();
-    of_memory();
+    single_fields();
+    field_combinations();
+    token_sums_fields();
+    rotation_fields();
+    larger_structs();
+    pointers();
     return refused_result();
 }

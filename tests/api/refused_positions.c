@@ -1,4 +1,4 @@
-/* What is refused of positions, packed sequences and context parallel, by the calls and by trope_positions. */
+/* Refused values of positions, packed sequences and context parallelism, in calls and in trope_positions. */
 #include "api/refused.h"
 
 static void ids_and_starts(void)
@@ -15,7 +15,7 @@ static void ids_and_starts(void)
     VALUES(packed(), a->stream_positions, 2, -1);
 }
 
-/* Where an axis, a batch entry and a token of the ids are. */
+/* The layout and the strides of the ids. */
 static void ids_layouts(void)
 {
     VALUES(ids(), a->ids_layout, 0, 5, -1);
@@ -33,7 +33,7 @@ static void ids_layouts(void)
         ROW(ids(), a->ids_stride[d] = 1, ARGUMENT, at("ids_stride", d), "(1)");
         ROW(dense(), a->ids_stride[d] = 1, ARGUMENT, at("ids_stride", d), "(1) must be 0");
     }
-    /* An axis stride that contradicts the number of axes. */
+    /* The axis stride contradicts the number of axes. */
     ROW(strided_ids(), a->ids_stride[0] = 0, ARGUMENT, "ids_stride[0]", "position_axes (3)");
     ROW(strided_ids(), a->position_axes = 1, ARGUMENT, "ids_stride[0]", "position_axes (1)");
     ROW(strided_ids(), a->ids_stride[2] = INT64_MAX, TOO_LARGE, "ids_stride", "");
@@ -46,7 +46,7 @@ static void packing(void)
     VALUES(packed(), a->cu_seqlens_dtype, 0, 3);
     ROW(dense(), a->cu_seqlens_dtype = TROPE_I32, ARGUMENT, "cu_seqlens_dtype", "(1) must be 0");
     VALUES(packed(), a->sequences, 0, -1);
-    /* At a place where nothing is: what is refused has not been read. */
+    /* The address has no memory: the call must be refused before it reads cu_seqlens. */
     ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = (int64_t)1 << 57), TOO_LARGE, "sequences",
         "(144115188075855872) must be below 2^57");
     ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = ((int64_t)1 << 57) + 1), TOO_LARGE, "sequences", "2^57");
@@ -80,7 +80,7 @@ static void context_parallel(void)
     ROW(zigzag(), (a->tokens = (int64_t)1 << 40, a->cp_size = 1 << 30), TOO_LARGE, "tokens", "cp_size (1073741824)");
 }
 
-/* trope_positions looks at batch, tokens, positions and sequences, and at nothing else. */
+/* trope_positions refuses wrong values of the fields that it reads: sizes, positions, sequences and context parallelism. */
 static void positions_query(void)
 {
     begin(dense());
@@ -102,14 +102,14 @@ static void positions_query(void)
     POSITIONS_ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens", "(7)");
     POSITIONS_ROW(zigzag(), a->cp_rank = 2, ARGUMENT, "cp_rank", "(2)");
     POSITIONS_ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = (int64_t)1 << 57), TOO_LARGE, "sequences", "2^57");
-    /* The number of a sequence is an int32. */
+    /* trope_positions writes the index of a sequence as int32. */
     POSITIONS_ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = ((int64_t)1 << 31) + 1), TOO_LARGE, "sequences",
                   "(2147483649) must be at most 2^31");
     POSITIONS_ROW(dense(), a->batch = ((int64_t)1 << 31) + 1, TOO_LARGE, "batch", "(2147483649) must be at most 2^31");
     POSITIONS_ROW(dense(), a->reserved = 1, ARGUMENT, "reserved", "(1)");
 }
 
-/* What it writes must be apart from what it reads, and from what else it writes. */
+/* The outputs of trope_positions must not overlap each other or its inputs. */
 static void positions_overlap(void)
 {
     int64_t *positions = (int64_t *)out.q;

@@ -1,10 +1,10 @@
-/* The call that a row of a table starts from and changes. */
+/* The call that a row of a test table starts from and changes. */
 #ifndef TESTS_API_ROW_CALL_H
 #define TESTS_API_ROW_CALL_H
 
 #include "api/valid_call.h"
 
-/* Its args and its first two operands. */
+/* The args of the current call, and its first two operands. */
 static trope_args *a;
 __attribute__((unused)) static trope_operand *q, *k;
 

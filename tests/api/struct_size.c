@@ -1,12 +1,13 @@
-/* Structs of newer (larger) callers are read as long as what this library does not know is 0; smaller ones
- * but 0.2's, 0.1's and those whose size is that of something else are refused. Each is copied to the end of an allocation of exactly its size, so that a
- * sanitizer sees any byte read beyond it. */
+/* A larger struct, from a newer caller, is accepted if the bytes that this library does not know are 0, and refused if one
+ * of them is not 0. Smaller structs and structs of 0.1 are refused. The only exception is the args of 0.2, which are
+ * smaller and accepted. Args and operands are copied into allocations of exactly their size, so that a sanitizer sees any
+ * read beyond them. */
 #include <stddef.h>
 
 #include "api/valid_call.h"
 #include "support/check.h"
 
-/* The result of the structs of this version, to compare the others with. */
+/* The result with the structs of this version. The other results are compared with it. */
 static double expected[Q_COUNT + 16];
 
 static void fill_inputs(void)
@@ -26,7 +27,7 @@ static call *filled(void)
     return c;
 }
 
-/* A copy of size bytes of something of `known` bytes; what is beyond is 0. */
+/* Copies an object of `known` bytes to an allocation of `size` bytes. The rest of the allocation is 0. */
 __attribute__((noinline)) static unsigned char *copy_of(const void *from, size_t known, size_t size)
 {
     unsigned char *copy = calloc(1, size);
@@ -49,17 +50,17 @@ static trope_status forward_with_size(const trope_args *args, size_t size, size_
 static void check_accepted(trope_status status, const char *what, size_t size)
 {
     CHECK_MESSAGE(status == TROPE_OK, "%s %zu: %s", what, size, trope_last_error());
-    CHECK_MESSAGE(memcmp(out.q, expected, sizeof out.q) == 0, "%s %zu: another result", what, size);
+    CHECK_MESSAGE(memcmp(out.q, expected, sizeof out.q) == 0, "%s %zu: the result differs", what, size);
 }
 
 static void check_refused(trope_status status, const char *argument, size_t size)
 {
-    CHECK_MESSAGE(status == TROPE_ERROR_ARGUMENT, "%s %zu gives %s", argument, size, trope_status_name(status));
+    CHECK_MESSAGE(status == TROPE_ERROR_ARGUMENT, "%s %zu: the status is %s", argument, size, trope_status_name(status));
     CHECK_MESSAGE(strcmp(trope_last_error_argument(), argument) == 0, "%s %zu: %s", argument, size, trope_last_error());
     CHECK_MESSAGE(outputs_are_untouched(), "%s %zu: something was written", argument, size);
 }
 
-/* Every size below this version's but that of 0.2, those that cut a pointer among them. */
+/* Every size below the size of this version, except the size of 0.2. Some of these sizes cut a pointer in two. */
 static void smaller_args_are_refused(void)
 {
     for (size_t size = sizeof(uint64_t); size < sizeof(trope_args); size++)
@@ -67,7 +68,7 @@ static void smaller_args_are_refused(void)
             check_refused(forward_with_size(&filled()->args, size, 0), "struct_size", size);
 }
 
-/* 0.2's args end before norms. What is behind them is not read. */
+/* The args of 0.2 end before norms. The library does not read the memory behind them. */
 static void args_of_0_2_are_accepted(void)
 {
     const size_t size = offsetof(trope_args, norms);
@@ -77,7 +78,8 @@ static void args_of_0_2_are_accepted(void)
     memcpy(copy, &filled()->args, size);
     memcpy(copy, &struct_size, sizeof struct_size);
     memset(copy + size, 0xee, sizeof copy - size);
-    check_accepted(trope_forward((const trope_args *)(const void *)copy), "struct_size, with other memory behind", size);
+    check_accepted(trope_forward((const trope_args *)(const void *)copy),
+                   "with nonzero bytes behind the struct, struct_size", size);
 }
 
 static void larger_args(void)
@@ -116,7 +118,7 @@ static void operands_of_other_sizes(void)
     }
 }
 
-/* The structs of version 0.1: its operands were in the struct, and its enums began at 0. */
+/* The structs of version 0.1. The args contained the operands, and enums began at 0. */
 typedef struct old_operand {
     const void *src;
     void *dst;

@@ -1,4 +1,5 @@
-/* Small valid calls for the tests of the API to spoil, with every output filled with 0xFF. Each is the same call anew. */
+/* Small valid calls. The tests of the API change them, so each function makes its call from scratch. It also fills all
+ * outputs with 0xFF. */
 #ifndef TESTS_API_VALID_CALL_H
 #define TESTS_API_VALID_CALL_H
 
@@ -19,7 +20,7 @@ enum {
     WORKSPACE = 1 << 14
 };
 
-/* Everything is large enough for f64, for int64 and for four axes. */
+/* All arrays are large enough for f64, for int64 and for four axes. */
 static struct {
     double q[Q_COUNT], k[K_COUNT], q_forward[Q_COUNT], k_forward[K_COUNT];
     double freqs[TABLE], cos[TABLE], sin[TABLE], inv_freq[PAIRS];
@@ -47,7 +48,7 @@ __attribute__((unused)) static int outputs_are_untouched(void)
     return 1;
 }
 
-/* q [2, 8, 2, 16] and k [2, 8, 1, 8] of f32, out of place, without angles. */
+/* q [2, 8, 2, 16] and k [2, 8, 1, 8] in f32, out of place, without angles. */
 static call *without_angles(void)
 {
     static call c;
@@ -61,7 +62,7 @@ static call *without_angles(void)
     return &c;
 }
 
-/* The same with freqs [8, 4]. */
+/* The same call with freqs [8, 4]. */
 static call *dense(void)
 {
     call *c = without_angles();
@@ -69,7 +70,7 @@ static call *dense(void)
     return c;
 }
 
-/* The layouts in strides. */
+/* The same call with strides instead of layouts. */
 __attribute__((unused)) static call *strided(void)
 {
     call *c = dense();
@@ -89,7 +90,7 @@ __attribute__((unused)) static call *table(void)
     return c;
 }
 
-/* freqs [8, 4] in strides. */
+/* The dense call, with strides for freqs [8, 4]. */
 __attribute__((unused)) static call *strided_table(void)
 {
     call *c = dense();
@@ -113,7 +114,7 @@ __attribute__((unused)) static call *steps(void)
     return c;
 }
 
-/* Ids [2, 8] of one axis. */
+/* Ids [2, 8] with one axis. */
 __attribute__((unused)) static call *ids(void)
 {
     call *c = dense();
@@ -123,7 +124,7 @@ __attribute__((unused)) static call *ids(void)
     return c;
 }
 
-/* Ids [3, 2, 8] of three axes, which drive the pairs in the order 0, 1, 1, 2. */
+/* Ids [3, 2, 8] with three axes. The four pairs use axes 0, 1, 1 and 2. */
 __attribute__((unused)) static call *axes(void)
 {
     call *c = ids();
@@ -135,7 +136,7 @@ __attribute__((unused)) static call *axes(void)
     return c;
 }
 
-/* The same in strides. */
+/* The same ids with strides. */
 __attribute__((unused)) static call *strided_ids(void)
 {
     call *c = axes();
@@ -166,7 +167,7 @@ __attribute__((unused)) static call *packed(void)
     return c;
 }
 
-/* The same, stored at cu_seqlens_padded; padding is zeroed. */
+/* The same sequences, with cu_seqlens_padded. The call writes zeros to padding. */
 __attribute__((unused)) static call *padded(void)
 {
     call *c = packed();
@@ -175,7 +176,7 @@ __attribute__((unused)) static call *padded(void)
     return c;
 }
 
-/* The second of two zigzag ranks. */
+/* This rank is the second of two zigzag ranks. */
 __attribute__((unused)) static call *zigzag(void)
 {
     call *c = dense();
@@ -186,7 +187,7 @@ __attribute__((unused)) static call *zigzag(void)
     return c;
 }
 
-/* With the forward call's q and k, and scratch. */
+/* Adds the q and k of the forward call, and a workspace. */
 static call *with_forward(call *c)
 {
     const double *forward[] = {in.q_forward, in.k_forward};
@@ -225,11 +226,11 @@ __attribute__((unused)) static call *phase_gradient(void)
     return c;
 }
 
-/* The norm of q in the calls below; k has none. */
+/* In the calls below, q has this norm and k has none. */
 static trope_norm norm_of_q;
 static const trope_norm *norms_of_call[2];
 
-/* q with a norm, whose rstd is kept. */
+/* q has a norm, and the call stores its rstd. */
 __attribute__((unused)) static call *normed(void)
 {
     call *c = dense();
@@ -245,7 +246,7 @@ __attribute__((unused)) static call *normed(void)
     return c;
 }
 
-/* Its backward, with the gradient of the weight. rstd is computed again. */
+/* The backward call, with the gradient of the weight. It computes rstd again. */
 __attribute__((unused)) static call *norm_gradient(void)
 {
     call *c = normed();
@@ -259,7 +260,7 @@ __attribute__((unused)) static call *norm_gradient(void)
     return c;
 }
 
-/* q is half of the heads of a norm over the token. */
+/* The norm covers all heads of a token, and q has half of them. */
 __attribute__((unused)) static call *norm_of_ranks(void)
 {
     call *c = normed();
@@ -270,7 +271,7 @@ __attribute__((unused)) static call *norm_of_ranks(void)
     return c;
 }
 
-/* The sums of its heads. */
+/* The call that writes the sums of q's heads. */
 __attribute__((unused)) static call *sums_of_ranks(void)
 {
     call *c = normed();
@@ -284,7 +285,7 @@ __attribute__((unused)) static call *sums_of_ranks(void)
     return c;
 }
 
-/* Nothing rotates. */
+/* q has a norm, and no operand rotates. */
 __attribute__((unused)) static call *only_norm(void)
 {
     call *c = normed();
@@ -304,7 +305,7 @@ __attribute__((unused)) static char *plus(const void *pointer, int64_t bytes)
     return (char *)(uintptr_t)pointer + bytes;
 }
 
-/* An address that no memory has, for what must not be read. */
+/* An address without memory, for arrays that must not be read. */
 __attribute__((unused)) static void *far_away(void)
 {
     return (void *)((uintptr_t)1 << 62);

@@ -64,7 +64,7 @@ int case_is_backward(const call_case *k)
     return k->backward || k->gradient;
 }
 
-/* ---- where everything lies ---- */
+/* ---- the layout of a block ---- */
 
 case_region case_take(size_t *end, size_t bytes)
 {
@@ -124,15 +124,15 @@ case_map case_plan(const call_case *k)
     return m;
 }
 
-/* ---- what is drawn ---- */
+/* ---- drawing the inputs ---- */
 
 static unsigned char *place(const case_map *m, void *memory, int region)
 {
     return (unsigned char *)memory + m->regions[region].at;
 }
 
-/* Three random bits for each number. After the first million they come again: a prime number of them, so that what is read
- * from a wrong place is seen. */
+/* Draws each number from three random bits. The numbers repeat after PERIOD numbers. PERIOD is a prime number, so that a
+ * test detects reads from a wrong address. */
 static void draw_whole_numbers(int32_t dtype, unsigned char *to, size_t bytes, random_state *random)
 {
     enum { NUMBERS = 8, OF_DRAW = 21, PERIOD = 1000003 };
@@ -150,7 +150,7 @@ static void draw_whole_numbers(int32_t dtype, unsigned char *to, size_t bytes, r
         memcpy(to + at, to, bytes - at < drawn ? bytes - at : drawn);
 }
 
-/* By the number of the element, not by its place. */
+/* Draws the elements in the order of their indices, not of their addresses. */
 static void draw_any_numbers(const tensor *t, int32_t dtype, random_state *random)
 {
     const int64_t size = (int64_t)number_size(dtype);
@@ -172,7 +172,7 @@ static void draw_tensors(const call_case *k, const case_map *m, void *memory, ra
     }
 }
 
-/* Sines and cosines whose gradient is asked for are quarters. */
+/* If the call computes a gradient, sines and cosines are multiples of 1/4. */
 static void draw_tables(const call_case *k, const case_map *m, void *memory, random_state *random)
 {
     float *const table = (float *)(void *)place(m, memory, REGION_TABLE);
@@ -195,7 +195,7 @@ void case_store_index(int32_t dtype, void *to, int64_t i, int64_t value)
         ((int32_t *)to)[i] = (int32_t)value;
 }
 
-/* One sequence in four is empty, if the others can have its tokens. */
+/* One sequence in four is empty, unless the later sequences cannot contain all remaining tokens. */
 static void draw_boundaries(const call_case *k, void *to, random_state *random)
 {
     const int64_t longest = k->longest ? k->longest : k->rows;
@@ -227,10 +227,10 @@ void case_draw(const call_case *k, const case_map *m, void *memory, uint64_t see
 
 /* ---- the call ---- */
 
-/* Lets the tokens or the elements of a tensor be as far apart as the case has them. */
+/* Applies the strides `token_step` and `step` of the case to a tensor. */
 static void spread(const call_case *k, int32_t layout, int64_t stride[TROPE_MAX_DIMS])
 {
-    if (!layout) /* there is no such tensor */
+    if (!layout) /* the operand does not have this tensor */
         return;
     if (k->token_step) {
         stride[TROPE_DIM_TOKEN] = k->token_step;

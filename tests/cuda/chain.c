@@ -10,8 +10,8 @@
 #include "support/number.h"
 #include "support/tensor.h"
 
-/* What is copied by a call has one head of WIDTH elements a token. No call only copies: UNSEEN elements of the scratch
- * memory are rotated. */
+/* chain_copy_by_call copies tokens with one head of WIDTH elements. The library has no calls that only copy, so each token
+ * also rotates UNSEEN elements of the scratch memory. */
 enum { REPLAYS = 2, ALIGNMENT = 256, WIDTH = ALIGNMENT / sizeof(float), UNSEEN = 16 };
 
 /* ---- memory ---- */
@@ -48,7 +48,7 @@ static chain_place on_device(const chain_memory *m)
 
 /* ---- running a chain on both devices ---- */
 
-/* Waits for the device for the first time since the chain was queued. */
+/* Waits for the device, for the first time since the chain was queued. */
 static void bring_back(chain_memory *m, const chain *c)
 {
     CUDA_MUST(cudaStreamSynchronize(m->stream));
@@ -103,7 +103,7 @@ int chain_numbers(const chain_memory *m, const chain_result *r)
 int chain_holds(chain_memory *m, const chain *c)
 {
     if (c->bytes > m->room) {
-        printf("%s: a chain of %zu bytes has no room\n", c->name, c->bytes);
+        printf("%s: a chain of %zu bytes does not fit in its memory\n", c->name, c->bytes);
         exit(1);
     }
     return queue_once(m, c) && replay(m, c);
@@ -118,7 +118,7 @@ void chain_call(call *c, chain_place at, int backward)
     a->stream = at.stream;
     if ((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK)
         return;
-    printf("a call of a chain is refused: %s\n", trope_last_error());
+    printf("a call of a chain was refused: %s\n", trope_last_error());
     exit(1);
 }
 

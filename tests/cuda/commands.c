@@ -1,4 +1,4 @@
-/* cuda_commands TROPE: the command line on the GPU. `trope check --device cuda` holds. */
+/* cuda_commands TROPE: tests the command line on the GPU. All checks of `trope check --device cuda` must hold. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static const char *path_of(const char *name)
     return text;
 }
 
-/* What a file holds, with a 0 behind it, for free(). NULL without the file. */
+/* Returns the content of a file with a 0 after it, or NULL if the file does not exist. The caller frees it. */
 static char *read_file(const char *path, long *size)
 {
     FILE *file = fopen(path, "rb");
@@ -46,7 +46,7 @@ static char *read_file(const char *path, long *size)
     return content;
 }
 
-/* The exit status of the tool, whose output goes to the files "out" and "err". */
+/* Runs the tool, writes its output to the files "out" and "err", and returns its exit status. */
 static int run(const char *arguments)
 {
     char command[COMMAND_SIZE];
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     tool = argv[1];
     snprintf(folder, sizeof folder, "%.400s/trope-cuda-XXXXXX", parent ? parent : "/tmp");
     if (!mkdtemp(folder)) {
-        printf("%s cannot be made\n", folder);
+        printf("cannot create the folder %s\n", folder);
         return 1;
     }
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

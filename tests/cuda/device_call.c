@@ -71,9 +71,9 @@ static void make_room(device_arena *arena, size_t bytes)
     CUDA_MUST(cudaMallocHost((void **)&arena->down, arena->room));
 }
 
-/* ---- where everything goes ---- */
+/* ---- the layout of device memory ---- */
 
-/* What brings the first operand or weight in a buffer to a multiple of 16 bytes. */
+/* Returns the shift that aligns the first operand or weight in a buffer to 16 bytes. */
 static size_t shift_of(const config *c, const trope_args *args, int buffer)
 {
     for (int i = 0; i < args->operand_count; i++) {
@@ -92,7 +92,7 @@ static size_t size_of(const config *c, int i, size_t workspace)
     return i == c->buffer_count ? workspace : c->buffers[i].size;
 }
 
-/* Fills in the offsets, of which the last is the workspace's, and returns where the last guard zone ends. */
+/* Sets the offsets of the buffers and then of the workspace. Returns the end of the last guard zone. */
 static size_t lay_out(device_arena *arena, const config *c, const trope_args *args, size_t workspace)
 {
     size_t at = 0;
@@ -122,7 +122,7 @@ static void take_back(device_arena *arena, const config *c)
         CUDA_MUST(cudaFree(arena->base[i] - arena->offset[i] % 16));
 }
 
-/* ---- there and back ---- */
+/* ---- upload and download ---- */
 
 static int is_scratch(const config *c, int i)
 {
@@ -157,7 +157,7 @@ static void download(device_arena *arena, const config *c, size_t total)
             memcpy(c->buffers[i].bytes, arena->down + arena->offset[i], c->buffers[i].size);
 }
 
-/* Between the buffers everything must be as it went up. */
+/* Checks that the memory between the buffers did not change. */
 static void check_guards(const device_arena *arena, const config *c, size_t workspace, size_t total)
 {
     size_t at = 0;
@@ -165,7 +165,7 @@ static void check_guards(const device_arena *arena, const config *c, size_t work
         const size_t end = i <= c->buffer_count ? arena->offset[i] : total;
         for (; at < end; at++)
             if (arena->down[at] != GUARD_BYTE) {
-                printf("seed 0x%llx: a guard zone was written, %zu bytes before buffer %d of %d\n",
+                printf("seed 0x%llx: the call wrote to a guard zone, %zu bytes before buffer %d of %d\n",
                        (unsigned long long)c->seed, end - at, i, c->buffer_count);
                 exit(1);
             }

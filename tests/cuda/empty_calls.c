@@ -1,6 +1,6 @@
-/* Calls without tokens. Whichever way they would go, they succeed and leave memory as the CPU leaves it: all of it as it
- * was, but for sums of angles, which are then 0. Boundaries of sequences that the CPU refuses set their bit of the status
- * word all the same. */
+/* Calls without tokens succeed with every kernel, and leave the same memory as the CPU: gradients of angles become 0, and
+ * nothing else changes. Wrong boundaries of sequences, which the CPU refuses, set TROPE_STATUS_CU_SEQLENS even without
+ * tokens. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -12,7 +12,7 @@ enum { MANY = 1500, TOO_FAR = 3 };
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* Ways that a call can go, and what the kernel's name says. */
+/* A call, and a part of the name of the kernel that it must use. */
 typedef struct empty_case {
     const char *kernel;
     call_case k;
@@ -24,13 +24,13 @@ typedef struct empty_case {
 
 /* clang-format off */
 static const empty_case cases[] = {
-    {"vectors", {"one row", TROPE_BF16, TROPE_BSHD, ONE(32, 128, 128)}},
-    {"vectors", {"several rows, freqs", TROPE_F32, TROPE_BSHD, ONE(9, 32, 16), WITH_FREQS}},
-    {"f16", {"rows of one head", TROPE_F16, TROPE_BSHD, ONE(1, 128, 128)}},
+    {"vectors", {"one token per block", TROPE_BF16, TROPE_BSHD, ONE(32, 128, 128)}},
+    {"vectors", {"several tokens per block, freqs", TROPE_F32, TROPE_BSHD, ONE(9, 32, 16), WITH_FREQS}},
+    {"f16", {"tokens with one head", TROPE_F16, TROPE_BSHD, ONE(1, 128, 128)}},
     {"vectors", {"windows in place", TROPE_BF16, TROPE_BSHD, ONE(32, 128, 64), .in_place = 1}},
     {"elements", {"pairs", TROPE_F32, TROPE_BSHD, ONE(3, 6, 6)}},
     {"elements", {"pairs in place, freqs", TROPE_F64, TROPE_BSHD, ONE(3, 7, 4), WITH_FREQS, .in_place = 1}},
-    {"elements", {"heads at odd places", TROPE_BF16, TROPE_BSHD, ONE(8, 64, 64), .first = 1}},
+    {"elements", {"heads that are not aligned", TROPE_BF16, TROPE_BSHD, ONE(8, 64, 64), .first = 1}},
     {"vectors", {"gradient of freqs", TROPE_BF16, TROPE_BSHD, ONE(8, 128, 128), WITH_FREQS, D_SUMS}},
     {"vectors", {"gradient of inv_freq", TROPE_F32, TROPE_BSHD, ONE(8, 64, 64), D_SUMS, .in_place = 1}},
     {"elements", {"gradient of freqs, pairs", TROPE_F16, TROPE_BSHD, ONE(3, 6, 6), WITH_FREQS, D_SUMS}},
@@ -38,11 +38,11 @@ static const empty_case cases[] = {
 };
 /* clang-format on */
 
-/* The last of so many boundaries, and those before it. */
+/* The values of the first boundary, the last boundary, and all others. */
 typedef struct boundaries {
     const char *what;
     int64_t sequences;
-    int32_t first, others, last, longer; /* `longer`: tokens that the last sequence has more than are stored */
+    int32_t first, others, last, longer; /* `longer`: how many tokens of the last sequence do not fit in its storage */
     int32_t is_bad;
 } boundaries;
 
@@ -51,12 +51,12 @@ static const boundaries all_boundaries[] = {
     {"empty sequences", 3, 0, 0, 0, 0, 0},
     {"many empty sequences", MANY, 0, 0, 0, 0, 0},
     {"no sequences", 0, 0, 0, 0, 0, 0},
-    {"no sequences, too far", 0, TOO_FAR, 0, TOO_FAR, 0, 1},
-    {"boundaries that decrease", 3, 0, 2, 0, 0, 1},
-    {"a last boundary too far", 3, 0, 0, TOO_FAR, 0, 1},
-    {"a last boundary of many", MANY, 0, 0, TOO_FAR, 0, 1},
-    {"a first boundary below 0", 3, -1, 0, 0, 0, 1},
-    {"more than is stored", 2, 0, 0, 0, 1, 1},
+    {"no sequences, a boundary too large", 0, TOO_FAR, 0, TOO_FAR, 0, 1},
+    {"decreasing boundaries", 3, 0, 2, 0, 0, 1},
+    {"the last boundary is too large", 3, 0, 0, TOO_FAR, 0, 1},
+    {"the last of many boundaries is too large", MANY, 0, 0, TOO_FAR, 0, 1},
+    {"the first boundary is negative", 3, -1, 0, 0, 0, 1},
+    {"a sequence longer than its storage", 2, 0, 0, 0, 1, 1},
 };
 /* clang-format on */
 
@@ -73,7 +73,7 @@ static void set_boundaries(const boundaries *b, problem *p)
     problem_upload(p, NULL);
 }
 
-/* Bytes of the sums that are 0 now. Gaps between rows hold 0xff, and do not count. */
+/* Returns how many bytes of the sums are 0. Gaps between rows contain 0xff and do not count. */
 static size_t count_zeros(const problem *p)
 {
     const case_region sums = p->map.regions[REGION_SUMS];
@@ -87,16 +87,16 @@ static void check_memory(problem *p, const char *what, int is_bad)
 {
     const size_t sum_bytes = p->map.regions[REGION_SUMS].bytes;
     int32_t *const status = problem_region(p, REGION_STATUS);
-    CHECK_MESSAGE(problem_run_on_host(p) == (is_bad ? TROPE_ERROR_DATA : TROPE_OK), "%s, %s: on the CPU: %s", p->k.name,
-                  what, trope_last_error());
-    if (is_bad) { /* the CPU has left these as they were */
+    CHECK_MESSAGE(problem_run_on_host(p) == (is_bad ? TROPE_ERROR_DATA : TROPE_OK),
+                  "%s, %s: unexpected status on the CPU: %s", p->k.name, what, trope_last_error());
+    if (is_bad) { /* the CPU refused the call and did not write the results */
         memcpy(problem_region(p, REGION_SUMS), p->found + p->map.regions[REGION_SUMS].at, sum_bytes);
         *status |= TROPE_STATUS_CU_SEQLENS;
     }
-    CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "%s, %s: memory is not as on the CPU", p->k.name, what);
+    CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "%s, %s: memory differs from the CPU's", p->k.name, what);
 }
 
-/* `b`: NULL for a call without sequences. `kernel`: NULL for any. */
+/* `b` is NULL for a call without sequences. `kernel` is NULL if the call may use any kernel. */
 static void check_call(call_case k, const char *kernel, int64_t batch, size_t zeros, const boundaries *b)
 {
     const char *const what = b ? b->what : "no cu_seqlens";
@@ -111,8 +111,8 @@ static void check_call(call_case k, const char *kernel, int64_t batch, size_t ze
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s, %s: %s", k.name, what, trope_last_error());
     CHECK(trope_kernel_name(call_args(&p->on_device), k.gradient != NO_GRADIENT, name, sizeof name) == TROPE_OK);
     if (b && b->sequences == 0)
-        kernel = "elements"; /* a search in 32 bits needs a sequence */
-    CHECK_MESSAGE(!kernel || strstr(name, kernel), "%s, %s: goes by %s", k.name, what, name);
+        kernel = "elements"; /* a search in 32 bits needs at least one sequence */
+    CHECK_MESSAGE(!kernel || strstr(name, kernel), "%s, %s: unexpected kernel %s", k.name, what, name);
     problem_bring(p, NULL);
     CHECK_MESSAGE(count_zeros(p) == zeros, "%s, %s, batch %d: %zu bytes of the sums are 0, expected %zu", k.name, what,
                   (int)batch, count_zeros(p), zeros);
@@ -120,7 +120,7 @@ static void check_call(call_case k, const char *kernel, int64_t batch, size_t ze
     problem_free(p);
 }
 
-static void check_ways(void)
+static void check_cases(void)
 {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const call_case *const k = &cases[i].k;
@@ -132,11 +132,11 @@ static void check_ways(void)
     }
 }
 
-/* ---- sums in every place that they can have ---- */
+/* ---- gradients in every layout ---- */
 
 typedef enum option { PER_BATCH = 1, OWN_ANGLES = 2, WITH_IDS = 4, FREQUENCIES = 8, OPTIONS = 16 } option;
 
-static void check_sums(int32_t dtype, int64_t batch, int options)
+static void check_gradient_layouts(int32_t dtype, int64_t batch, int options)
 {
     enum { ROWS = 6, DIM = 8, ROW_STRIDE = 11 };
     call_case k = {"sums", dtype, TROPE_BSHD, .operands = {{2, DIM, DIM, 0}}, .gradient = GRADIENT_ALONE, .rows = ROWS};
@@ -156,11 +156,11 @@ static void check_sums(int32_t dtype, int64_t batch, int options)
 int main(void)
 {
     device_require();
-    check_ways();
+    check_cases();
     for (int64_t batch = 1; batch <= 3; batch++)
         for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++)
             for (int options = 0; options < OPTIONS; options++)
                 if (!(options & FREQUENCIES) || !(options & (PER_BATCH | OWN_ANGLES)))
-                    check_sums(dtype, batch, options);
+                    check_gradient_layouts(dtype, batch, options);
     return check_result();
 }

@@ -1,5 +1,6 @@
-/* Heads so far apart that 32 of them are more than 2^31 bytes apart: MLA's kv backward, whose k_pe is a sum over all heads and
- * whose other elements are copied beside it. Compared with the CPU, which has the same heads next to each other. */
+/* Heads with a stride so large that 32 heads span more than 2^31 bytes. The call is MLA's kv backward: k_pe is a sum over
+ * all heads, and the other elements are copied. The result is compared with the CPU, on which the same heads are
+ * adjacent. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -8,7 +9,7 @@
 
 enum { HEADS = 64, TOKENS = 3, FAR = 34 << 20 /* elements from one head to the next */ };
 
-/* The copy, and the sum. */
+/* The first operand is copied, the second is summed. */
 static const call_case near_case = {"near",        TROPE_BF16,
                                     TROPE_BHSD,    .tokens = TOKENS,
                                     .backward = 1, .operands = {{HEADS, 128, TROPE_COPY, 0}, {HEADS, 64, 64, 0}}};
@@ -18,7 +19,7 @@ static size_t bytes_of_head(int operand)
     return (size_t)(TOKENS * near_case.operands[operand].head_dim) * sizeof(uint16_t);
 }
 
-/* Memory of the device for so many heads that are far apart. */
+/* Allocates device memory for heads that are far apart. */
 static void *take_far(int operand, int heads)
 {
     void *far;
@@ -63,7 +64,7 @@ int main(void)
                 cudaMemcpy(found, (uint16_t *)far.operands[i].dst + h * FAR, bytes_of_head(i), cudaMemcpyDeviceToHost));
             CHECK_MESSAGE(
                 !memcmp(found, (char *)problem_region(p, REGION_DST + i) + h * bytes_of_head(i), bytes_of_head(i)),
-                "operand %d, head %zu differs from the CPU's", i, h);
+                "operand %d, head %zu: dst differs from the CPU's", i, h);
         }
         CUDA_MUST(cudaFree((void *)(uintptr_t)far.operands[i].src));
         CUDA_MUST(cudaFree(far.operands[i].dst));

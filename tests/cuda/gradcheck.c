@@ -1,4 +1,4 @@
-/* The gradient checks of tests/gradcheck on the GPU, where a config's buffers go there and back for every call.
+/* The gradient checks of tests/gradcheck on the GPU. Each call uploads the buffers of a config and downloads them again.
  *
  *     cuda_gradcheck [PART] [--seed S] [--count N] */
 #include "gradcheck/gradcheck.h"
@@ -6,7 +6,7 @@
 #include "cuda/device_call.h"
 
 const char *const gradcheck_program = "cuda_gradcheck";
-const char *const gradcheck_usual_parts[] = {"random", "adjoint", "finite_difference", "norm_difference", NULL};
+const char *const gradcheck_default_parts[] = {"random", "adjoint", "finite_difference", "norm_difference", NULL};
 
 static device_arena *arena;
 

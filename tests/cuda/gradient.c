@@ -1,13 +1,13 @@
 /* The gradient of the angles.
  *
- * Packed sequences: from one to so many that they are searched for near where they would be if all had the same length,
- * with empty ones, gaps before and behind, and positions that have no angle. All bytes are those of the CPU. With cu_seqlens
- * that cannot be, the gradient does not depend on what the workspace held before.
+ * Packed sequences: calls have from one to 3000 sequences, with empty sequences, gaps before and after them, and positions
+ * without an angle. All bytes equal the CPU's. With invalid cu_seqlens, the gradient does not depend on the previous
+ * contents of the workspace.
  *
- * Layouts of the same tensors: the same bits, whether the pass is by vectors or by elements, and whatever the strides. The
- * kernel's name says which of both a layout is for.
+ * Layouts: the same tensors give the same bits in every layout and with any strides, by the vector kernel or the element
+ * kernel. The test checks by the kernel's name that each layout uses the right one.
  *
- *     cuda_gradient [--elements N]        leaves out the packed tensors of more than N elements */
+ *     cuda_gradient [--elements N]        leaves out packed tensors of more than N elements */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,12 +37,12 @@ static const unsigned char *found_sums(const problem *p)
 #define OWN_ANGLES                     .columns = TROPE_COLUMNS_HALF
 #define SEQUENCES(KIND, MOST, LONGEST) .cu_dtype = KIND, .sequences = MOST, .longest = LONGEST
 
-/* `sequences` is the most that there are. */
+/* `sequences` is the largest number of sequences. */
 /* clang-format off */
 static const call_case packed[] = {
     {"one vector", PACKED_F16, HEADS(1, 16, 16), SEQUENCES(TROPE_I32, 700, 40), .angles = TABLES},
     {"vectors", PACKED_F16, HEADS(4, 128, 128), SEQUENCES(TROPE_I32, 700, 10), .angles = TABLES},
-    {"half of many heads", PACKED_F16, HEADS(32, 128, 64), SEQUENCES(TROPE_I32, 63, 12), .angles = TABLES},
+    {"half of each head, many heads", PACKED_F16, HEADS(32, 128, 64), SEQUENCES(TROPE_I32, 63, 12), .angles = TABLES},
     {"rounds of heads", PACKED_F16, HEADS(128, 128, 128), SEQUENCES(TROPE_I32, 31, 6), .angles = TABLES},
     {"elements", PACKED_F16, HEADS(3, 6, 6), SEQUENCES(TROPE_I32, 700, 40), .angles = TABLES},
     {"an angle for each element", PACKED_F16, HEADS(4, 64, 64), SEQUENCES(TROPE_I32, 700, 10), .angles = TABLES, OWN_ANGLES},
@@ -50,14 +50,14 @@ static const call_case packed[] = {
     {"64 bits", PACKED_F16, HEADS(4, 128, 128), SEQUENCES(TROPE_I64, 700, 10), .angles = TABLES},
     {"long sequences", PACKED_F16, HEADS(2, 16, 16), SEQUENCES(TROPE_I32, 63, 1500), .angles = TABLES},
     {"freqs", PACKED_F16, HEADS(8, 128, 128), SEQUENCES(TROPE_I32, 3000, 5), .angles = FREQS},
-    {"freqs of elements", PACKED_F16, HEADS(32, 128, 128), SEQUENCES(TROPE_I32, 63, 12), .angles = FREQS, OWN_ANGLES},
+    {"freqs per element", PACKED_F16, HEADS(32, 128, 128), SEQUENCES(TROPE_I32, 63, 12), .angles = FREQS, OWN_ANGLES},
     {"freqs, rounds of heads", PACKED_F16, HEADS(128, 128, 128), SEQUENCES(TROPE_I32, 31, 6), .angles = FREQS},
 };
 /* clang-format on */
 
 static const int64_t counts[] = {1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700, 1023, 1024, 3000};
 
-/* Boundaries that decrease, or are outside of the stream. */
+/* Replaces some boundaries, so that they decrease or are outside of the stream. */
 static void spoil(problem *p, random_state *random)
 {
     void *const boundaries = problem_region(p, REGION_CU_SEQLENS);
@@ -66,7 +66,7 @@ static void spoil(problem *p, random_state *random)
     problem_upload(p, NULL);
 }
 
-static void check_defined(problem *p)
+static void check_workspace_independence(problem *p)
 {
     const size_t bytes = p->map.regions[REGION_SUMS].bytes;
     unsigned char *const first = malloc(bytes);
@@ -76,7 +76,7 @@ static void check_defined(problem *p)
     problem_upload(p, NULL);
     CUDA_MUST(cudaMemset(p->device_workspace, 0x11, p->on_device.args.workspace_size));
     run_on_device(p);
-    CHECK_MESSAGE(!memcmp(first, found_sums(p), bytes), "%s, %lld sequences that cannot be: d_freqs is not defined",
+    CHECK_MESSAGE(!memcmp(first, found_sums(p), bytes), "%s, %lld invalid sequences: d_freqs depends on the workspace",
                   p->k.name, (long long)p->k.sequences);
     free(first);
 }
@@ -94,16 +94,17 @@ static void check_packed(call_case k, int64_t sequences, uint64_t seed, int64_t 
         return;
     problem *p = problem_new(&k, seed);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", k.name, trope_last_error());
-    CHECK_MESSAGE(problem_holds(p, NULL), "%s, %lld sequences, %lld tokens, padding %d, range %d: not the CPU's bytes",
-                  k.name, (long long)sequences, (long long)k.tokens, (int)k.padding, (int)k.out_of_range);
+    CHECK_MESSAGE(problem_holds(p, NULL),
+                  "%s, %lld sequences, %lld tokens, padding %d, out_of_range %d: differs from the CPU", k.name,
+                  (long long)sequences, (long long)k.tokens, (int)k.padding, (int)k.out_of_range);
     spoil(p, &random);
-    check_defined(p);
+    check_workspace_independence(p);
     problem_free(p);
 }
 
 /* ---- layouts ---- */
 
-/* What is summed over. head_dim is a multiple of 16: then all heads of a contiguous layout are vectors. */
+/* The sizes that the gradient is summed over. head_dim is a multiple of 16, so contiguous layouts consist of vectors. */
 typedef struct shape {
     int64_t batch, tokens;
     case_operand heads;
@@ -116,16 +117,20 @@ static const shape shapes[] = {
 
 typedef enum option { OWN = 1, PACKED = 2, FREQUENCIES = 4, INTERLEAVED = 8, OPTIONS = 16 } option;
 
-/* The order of dimensions, the distance of neighbouring elements, and how many elements are before the tensor. The first
- * three are for vectors. */
+/* The order of dimensions, the stride of elements, and the number of elements before the tensor. The first three layouts
+ * allow vectors. */
 typedef struct layout {
     const char *name;
     int32_t order, step, first;
 } layout;
 
 static const layout layouts[] = {
-    {"bshd", TROPE_BSHD, 1, 0},          {"sbhd", TROPE_SBHD, 1, 0},         {"bhsd", TROPE_BHSD, 1, 0},
-    {"bshd, strided", TROPE_BSHD, 2, 0}, {"sbhd, one on", TROPE_SBHD, 1, 1}, {"bhsd, strided", TROPE_BHSD, 3, 2},
+    {"bshd", TROPE_BSHD, 1, 0},
+    {"sbhd", TROPE_SBHD, 1, 0},
+    {"bhsd", TROPE_BHSD, 1, 0},
+    {"bshd, strided", TROPE_BSHD, 2, 0},
+    {"sbhd, not aligned", TROPE_SBHD, 1, 1},
+    {"bhsd, strided", TROPE_BHSD, 3, 2},
 };
 enum { VECTOR_LAYOUTS = 3 };
 
@@ -154,7 +159,7 @@ static call_case case_of(int32_t dtype, const shape *s, int options, const layou
     return k;
 }
 
-/* Whether the pass by vectors can be taken, where the layout has some. */
+/* Returns whether the gradient can use vectors, if the layout allows them. */
 static int can_be_vectors(int32_t dtype, const shape *s, int options)
 {
     return dtype != TROPE_F64 && s->heads.rotary_dim <= 256 && !(options & OWN);
@@ -167,11 +172,11 @@ static problem *run_layout(int32_t dtype, const shape *s, int options, const lay
     char kernel[64] = "";
     problem *const p = problem_new(&k, (uint64_t)((s - shapes) * OPTIONS + options));
     run_on_device(p);
-    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: %zu bytes beside the results were written", l->name,
+    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: the call wrote %zu bytes outside of its results", l->name,
                   problem_stray_bytes(p));
     CHECK(trope_kernel_name(call_args(&p->on_device), 1, kernel, sizeof kernel) == TROPE_OK);
-    CHECK_MESSAGE(strstr(kernel, is_vectors ? "vectors" : "elements"), "%s, heads of %d, options %d: kernel %s", l->name,
-                  s->heads.head_dim, options, kernel);
+    CHECK_MESSAGE(strstr(kernel, is_vectors ? "vectors" : "elements"), "%s, heads of %d, options %d: unexpected kernel %s",
+                  l->name, s->heads.head_dim, options, kernel);
     return p;
 }
 
@@ -182,11 +187,12 @@ static void check_layouts(int32_t dtype, const shape *s, int options)
     for (size_t i = 1; i < COUNT_OF(layouts); i++) {
         problem *const p = run_layout(dtype, s, options, &layouts[i]);
         call of_this = case_call(&p->k, &p->map, p->found, TROPE_DEVICE_CPU);
-        CHECK_MESSAGE(same_elements(call_args(&of_first), call_args(&of_this), 1), "%s, heads of %d, options %d, %s: dx",
-                      number_name(dtype), s->heads.head_dim, options, layouts[i].name);
-        CHECK_MESSAGE(!memcmp(found_sums(first), found_sums(p), p->map.regions[REGION_SUMS].bytes),
-                      "%s, heads of %d, options %d, %s: the gradient", number_name(dtype), s->heads.head_dim, options,
+        CHECK_MESSAGE(same_elements(call_args(&of_first), call_args(&of_this), 1),
+                      "%s, heads of %d, options %d, %s: dx differs", number_name(dtype), s->heads.head_dim, options,
                       layouts[i].name);
+        CHECK_MESSAGE(!memcmp(found_sums(first), found_sums(p), p->map.regions[REGION_SUMS].bytes),
+                      "%s, heads of %d, options %d, %s: the gradient of the angles differs", number_name(dtype),
+                      s->heads.head_dim, options, layouts[i].name);
         problem_free(p);
     }
     problem_free(first);

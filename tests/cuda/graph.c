@@ -1,7 +1,7 @@
-/* A call captured in a CUDA graph is one kernel, or some with a gradient of the angles, and a replay is a fresh call: with
- * other elements, cu_seqlens, ids and start positions behind the same pointers it gives the bits of the CPU for those.
+/* A CUDA graph that captures a call has one kernel, or several with a gradient of the angles. A replay works like a new
+ * call: with new elements, cu_seqlens, ids and start positions at the same addresses, its results equal the CPU's.
  *
- *     cuda_graph [--seed S] [--count N]        N replays of each graph */
+ *     cuda_graph [--seed S] [--count N]        replays each graph N times */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -20,7 +20,8 @@ static cudaGraph_t capture(problem *p, cudaStream_t stream)
     return graph;
 }
 
-/* Kernels, and nothing that allocates or calls back to the host. */
+/* Returns the number of kernels. Checks that the graph has only kernels and memset nodes: no allocation, no host
+ * function. */
 static int count_kernels(cudaGraph_t graph)
 {
     cudaGraphNode_t nodes[MAX_NODES];
@@ -30,7 +31,8 @@ static int count_kernels(cudaGraph_t graph)
     for (size_t i = 0; i < count; i++) {
         enum cudaGraphNodeType type;
         CUDA_MUST(cudaGraphNodeGetType(nodes[i], &type));
-        CHECK_MESSAGE(type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset, "a node of type %d", (int)type);
+        CHECK_MESSAGE(type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset,
+                      "unexpected graph node of type %d", (int)type);
         kernels += type == cudaGraphNodeTypeKernel;
     }
     return kernels;
@@ -52,12 +54,12 @@ static void check_graph(int kind, int operands, seed_range seeds)
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         problem_draw(p, seed, stream);
         CUDA_MUST(cudaGraphLaunch(replay, stream));
-        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu", kind, operands,
-                      (unsigned long long)seed);
+        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu: differs from the CPU", kind,
+                      operands, (unsigned long long)seed);
         problem_draw(p, seed, stream);
         CHECK_MESSAGE(problem_queue(p, stream) == TROPE_OK, "%s", trope_last_error());
-        CHECK_MESSAGE(problem_holds(p, stream), "a fresh call of kind %d with %d operands, seed %llu", kind, operands,
-                      (unsigned long long)seed);
+        CHECK_MESSAGE(problem_holds(p, stream), "new call of kind %d with %d operands, seed %llu: differs from the CPU",
+                      kind, operands, (unsigned long long)seed);
     }
     CUDA_MUST(cudaGraphExecDestroy(replay));
     CUDA_MUST(cudaGraphDestroy(graph));

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks the machine code of the kernels for compute capability 9.0, without a GPU.
 
-    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which is nvcc 13.0's, and
-                                        looks for waits that make a kernel slow
+    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which holds for nvcc
+                                        13.0, and finds waits that make a kernel slow
 
-It needs cuobjdump and nvdisasm: NVIDIA's toolkit, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI. Status 77, skipped,
-without them, and for a library that has no such code.
+Requires cuobjdump and nvdisasm, from NVIDIA's toolkit or from nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm on PyPI. Exits
+with status 77 (skipped) without them, and for a library without such code.
 """
 
 import os
@@ -18,8 +18,8 @@ import sysconfig
 
 ARCHITECTURE = "sm_90"
 
-# Kernels by a pattern of their name: registers, and instructions at most, of any dtype. The first pattern that matches counts.
-# Raise a number only with a measurement on a GPU: calls with few heads wait for instructions first.
+# (a pattern of kernel names, the most registers, the most instructions) for all dtypes. The first matching pattern applies.
+# Raise a number only after a measurement on a GPU: calls with few heads first wait for instructions.
 BUDGET = [
     (r"rotate_kernel<\d,vectors,from-tokens", 40, 1950),
     (r"rotate_kernel<\d,vectors,read", 40, 1400),
@@ -40,8 +40,8 @@ BUDGET = [
     (r"norm_gradient_kernel<\d,vectors,searched,", 128, 3100),
     (r"norm_gradient_kernel<\d,vectors,searched-generic", 128, 3600),
     (r"norm_gradient_walk_kernel", 128, 11600),
-    (r"norm_gradient_any_kernel", 64, 12300),
-    (r"norm_any_kernel", 64, 7600),
+    (r"norm_gradient_generic_kernel", 64, 12300),
+    (r"norm_generic_kernel", 64, 7600),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
     (r"angle_gradient_kernel<\d,vectors", 80, 4600),
@@ -49,11 +49,11 @@ BUDGET = [
     (r"", 64, 1500),
 ]
 
-ROWS = ["from-tokens", "read", "searched", "searched-generic", "any"]
+POSITIONS = ["from-tokens", "read", "searched", "searched-generic", "any"]
 
 
 def find_tools():
-    """The folder that has both tools, or None."""
+    """Returns the folder that has both tools, or None."""
     folders = os.environ.get("PATH", "").split(os.pathsep) + ["/usr/local/cuda/bin"]
     folders.append(str(pathlib.Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"))
     for folder in folders:
@@ -75,7 +75,7 @@ def run(folder, *arguments):
 
 
 def readable(symbol):
-    """A kernel as KERNEL<DTYPE,...>, with the words of BUDGET for template arguments."""
+    """Returns the name of a kernel as KERNEL<DTYPE,...>. The template arguments are named as in BUDGET."""
     name = re.match(r"_Z[L]?(\d+)", symbol)
     if not name:
         return symbol
@@ -87,18 +87,18 @@ def readable(symbol):
     if kernel == "norm_gradient_walk_kernel":
         return f"{kernel}<{arguments[0]}>"
     if kernel in ("norm_kernel", "norm_gradient_kernel"):
-        dtype, rows, angles = arguments[:3]
+        dtype, positions, angles = arguments[:3]
         order = ",after" if arguments[3:] == [2] else ""
-        return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}{order}>"
+        return f"{kernel}<{dtype},vectors,{POSITIONS[positions]},{['phase', 'table', 'any'][angles]}{order}>"
     dtype, flag = arguments[:2]
     kind = ["elements", "vectors"][flag]
     if len(arguments) > 2:
-        kind += f",{ROWS[arguments[2]]},{['phase', 'table', 'any'][arguments[3]]}"
+        kind += f",{POSITIONS[arguments[2]]},{['phase', 'table', 'any'][arguments[3]]}"
     return f"{kernel}<{dtype},{kind}>"
 
 
 class Instruction:
-    """One line of cuobjdump -sass, and what the control bits of its encoding say: the scoreboard that its result sets, if any, and
+    """One line of cuobjdump -sass. The control bits of its encoding give the scoreboard that its result sets, if any, and
     the scoreboards that it waits for."""
 
     def __init__(self, text, upper_half):
@@ -109,7 +109,7 @@ class Instruction:
 
 
 def read_kernels(folder, library):
-    """The instructions of each kernel, and its registers."""
+    """Returns the instructions of each kernel and its number of registers."""
     kernels, current, text = {}, None, None
     for line in run(folder, "-sass", library).splitlines():
         function = re.search(r"Function : (\S+)", line)
@@ -131,8 +131,8 @@ def read_kernels(folder, library):
 
 
 def waits_for_data(code):
-    """The first instruction that waits for the data (the streaming vectors) before coefficients are stored in shared memory. Calls
-    are rare, and wait for all."""
+    """Returns the first instruction that waits for the data (the streaming vectors) before coefficients are stored in
+    shared memory. CALL instructions do not count: they are rare and wait for all loads."""
     scoreboards = set()
     for instruction in code:
         if instruction.text.startswith("STS"):
@@ -145,8 +145,8 @@ def waits_for_data(code):
 
 
 def waits_before_barrier(code):
-    """The first instruction that waits for a parameter (LD, loaded as from other memory) before the first barrier, if the load is
-    before it too. The warp that searches for positions would wait as well, and the others for it."""
+    """Returns the first instruction before the first barrier that waits for a parameter that an LD instruction loads from
+    memory. The warp that searches for positions would wait there too, and the other warps would wait for this warp."""
     scoreboards = set()
     for instruction in code:
         if instruction.text.startswith("BAR"):
@@ -160,7 +160,7 @@ def waits_before_barrier(code):
 
 def faults(name, kernel, has_budget):
     if any(re.search(r"\bYIELD\b", instruction.text) for instruction in kernel["code"]):
-        yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp may run apart"
+        yield "has YIELD: after a loop with an atomic operation or a volatile load, threads of a warp may diverge"
     if not kernel["registers"]:
         yield "has no line in cuobjdump -res-usage"
     if not has_budget:
@@ -180,7 +180,7 @@ def main():
         sys.exit("usage: machine_code.py LIBRARY [budget]")
     folder = find_tools()
     if folder is None:
-        print("there is no cuobjdump with nvdisasm")
+        print("cuobjdump and nvdisasm were not found")
         sys.exit(77)
     kernels = read_kernels(folder, sys.argv[1])
     if not kernels:

@@ -1,4 +1,5 @@
-/* Norms before and after the rotation: the device's bits are the CPU's, of results and of rstd, for every kernel that has norms. */
+/* Norms before and after the rotation. Results and rstd have the same bits as on the CPU, for every kernel that has
+ * norms. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -7,14 +8,14 @@
 #include "support/number.h"
 
 typedef struct norm_case {
-    const char *kernel; /* what its name ends with */
+    const char *kernel; /* the name of the kernel must end with this */
     call_case k;
-    int32_t weight_dtype, per_head, plus_one; /* dtype 0: no weight */
+    int32_t weight_dtype, per_head, plus_one; /* weight_dtype 0: no weight */
     int32_t rounding, norm_rounding;          /* TROPE_ROUND_..., TROPE_NORM_ROUND_... */
     int32_t rstd_use;                         /* TROPE_RSTD_... */
-    int bare;                                 /* the operand of this number, counted from 1, has no norm */
-    int after;                                /* the rotation, not before it */
-    int token;                                /* over all heads of a token */
+    int bare;                                 /* 1 + the index of the operand without a norm; 0: all have norms */
+    int after;                                /* 1: the norm is after the rotation, 0: before it */
+    int token;                                /* 1: over all heads of a token, 0: over each head */
 } norm_case;
 
 enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
@@ -36,45 +37,45 @@ static const norm_case cases[] = {
     {"norm-from-tokens-phase", {"q and k", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16},
     {"norm-from-tokens-phase", {"in place", SHAPE(TROPE_BF16, TROPE_SBHD, QK), .batch = 2, .in_place = 1}, F32, .plus_one = 1},
     {"norm-from-tokens-phase", {"rstd", SHAPE(TROPE_BF16, TROPE_BHSD, QK)}, F32, .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
-    {"norm-from-tokens-phase", {"rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .rstd_use = TROPE_RSTD_READ},
+    {"norm-from-tokens-phase", {"rstd read", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .rstd_use = TROPE_RSTD_READ},
     {"norm-from-tokens-phase", {"a window", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 256, 64, 0}, {2, 256, 64, 0})}, BF16},
     {"vectors-norm", {"a window at the end", SHAPE(TROPE_F16, TROPE_BSHD, {4, 192, 64, 128})}, F32},
-    {"norm-from-tokens-phase", {"pairs side by side", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .pairing = 2}, BF16},
-    {"norm-from-tokens-phase", {"96 elements side by side", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 96, 96, 0}), .pairing = 2}, F32},
-    {"norm-from-tokens-phase", {"v as well", SHAPE(TROPE_BF16, TROPE_BSHD, QK, {2, 128, TROPE_COPY, 0})}, BF16},
+    {"norm-from-tokens-phase", {"interleaved", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .pairing = 2}, BF16},
+    {"norm-from-tokens-phase", {"96 elements, interleaved", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 96, 96, 0}), .pairing = 2}, F32},
+    {"norm-from-tokens-phase", {"q, k and v", SHAPE(TROPE_BF16, TROPE_BSHD, QK, {2, 128, TROPE_COPY, 0})}, BF16},
     {"elements-norm", {"heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, 64, 0}, {2, 64, 64, 0})}, F32},
     {"elements-norm", {"many heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {32, 128, 128, 0}, {8, 64, 64, 0})}, BF16},
     {"norm-from-tokens-phase", {"one head, no weight", SHAPE(TROPE_F32, TROPE_BSHD, {1, 64, 64, 0})}, .weight_dtype = 0},
     {"norm-from-tokens-table", {"freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16},
-    {"norm", {"cos and sin, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = TABLES, .rows = 37}, BF16,
+    {"norm", {"cos and sin, native", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = TABLES, .rows = 37}, BF16,
      .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_TWICE},
-    {"norm", {"natively in fp32", SHAPE(TROPE_F16, TROPE_BSHD, QK)}, F32,
+    {"norm", {"native in fp32", SHAPE(TROPE_F16, TROPE_BSHD, QK)}, F32,
      .rounding = TROPE_ROUND_NATIVE_F32, .norm_rounding = TROPE_NORM_ROUND_PRODUCT},
     {"norm-searched-phase", {"packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED}, BF16},
     {"norm-searched-table", {"packed, freqs", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .angles = FREQS, .rows = 37, .gap = 5}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm-searched-generic-phase", {"packed, a window", SHAPE(TROPE_BF16, TROPE_THD, {4, 128, 64, 0}), PACKED, .gap = 5}, F32},
-    {"norm", {"packed, natively", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16,
+    {"norm", {"packed, native", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16,
      .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_PRODUCT, .rstd_use = TROPE_RSTD_WRITE},
     {"norm-read-phase", {"ids, inv_freq", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .rows = 50, .ids_dtype = TROPE_I32}, BF16},
     {"norm-read-table", {"ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 50, .ids_dtype = TROPE_I64}, BF16},
     {"norm-from-tokens-phase", {"nothing rotates", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, TROPE_COPY, 0})}, BF16},
     {"norm", {"nothing rotates, packed", SHAPE(TROPE_F16, TROPE_THD, {4, 64, TROPE_COPY, 0}), PACKED, .gap = 5}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
-    {"elements-norm", {"nothing rotates, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {3, 7, TROPE_COPY, 0}), .in_place = 1}, F32},
-    {"elements-norm", {"80 elements in halves", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 80, 80, 0})}, F32, .plus_one = 1},
-    {"elements-norm", {"odd heads", SHAPE(TROPE_F32, TROPE_SBHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), .batch = 2}, BF16,
+    {"elements-norm", {"nothing rotates, heads of 7", SHAPE(TROPE_F32, TROPE_BSHD, {3, 7, TROPE_COPY, 0}), .in_place = 1}, F32},
+    {"elements-norm", {"80 elements, half pairing", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 80, 80, 0})}, F32, .plus_one = 1},
+    {"elements-norm", {"heads of 23", SHAPE(TROPE_F32, TROPE_SBHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), .batch = 2}, BF16,
      .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
-    {"elements-norm", {"elements apart", SHAPE(TROPE_F16, TROPE_BSHD, QK), .step = 2}, F32, .rstd_use = TROPE_RSTD_READ},
+    {"elements-norm", {"strided elements", SHAPE(TROPE_F16, TROPE_BSHD, QK), .step = 2}, F32, .rstd_use = TROPE_RSTD_READ},
     {"elements-norm", {"large heads in place", SHAPE(TROPE_BF16, TROPE_BSHD, {2, 2048, 1024, 8}), .in_place = 1}, F32},
-    {"elements-norm", {"packed odd heads", SHAPE(TROPE_BF16, TROPE_THD, {3, 20, 20, 0}), PACKED, .gap = 5}, F32,
+    {"elements-norm", {"packed, heads of 20", SHAPE(TROPE_BF16, TROPE_THD, {3, 20, 20, 0}), PACKED, .gap = 5}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
     {"vectors-norm-from-tokens-phase", {"heads without a norm before heads with one",
                                         SHAPE(TROPE_BF16, TROPE_BSHD, {3, 64, 64, 0}, {2, 128, 64, 0})}, F32, .bare = 1},
     {"norm-gradient-from-tokens-phase", {"dx", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16},
     {"vectors-norm-gradient", {"dx in place", SHAPE(TROPE_F16, TROPE_SBHD, QK), BACKWARD, .batch = 2, .in_place = 1}, F32,
      .plus_one = 1},
-    {"norm-gradient-from-tokens-phase", {"dx, rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK), BACKWARD}, BF16, .per_head = 1,
+    {"norm-gradient-from-tokens-phase", {"dx, rstd read", SHAPE(TROPE_F32, TROPE_BSHD, QK), BACKWARD}, BF16, .per_head = 1,
      .rstd_use = TROPE_RSTD_READ},
     {"norm-gradient-from-tokens-phase", {"dx of a window", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 256, 64, 128}), BACKWARD}, BF16},
     {"norm-gradient-from-tokens-phase", {"dx of many heads, and v", SHAPE(TROPE_BF16, TROPE_BSHD, {64, 64, 64, 0}, {19, 64, 64, 0},
@@ -88,25 +89,25 @@ static const norm_case cases[] = {
                                       .rows = 37}, F32},
     {"norm-gradient-searched-generic-phase", {"dx, packed, a window", SHAPE(TROPE_BF16, TROPE_THD, {3, 128, 64, 0}), BACKWARD, PACKED,
                                               .gap = 5}, F32},
-    {"norm-gradient", {"dx, packed, v as well", SHAPE(TROPE_F16, TROPE_THD, QK, {2, 128, TROPE_COPY, 0}), BACKWARD, PACKED, .gap = 5},
+    {"norm-gradient", {"dx, packed, q, k and v", SHAPE(TROPE_F16, TROPE_THD, QK, {2, 128, TROPE_COPY, 0}), BACKWARD, PACKED, .gap = 5},
      BF16, .bare = 3},
-    {"elements-norm-gradient", {"dx of odd heads", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), BACKWARD},
+    {"elements-norm-gradient", {"dx, heads of 23", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), BACKWARD},
      F32, .per_head = 1},
     {"norm-after-from-tokens-phase", {"after", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16, .after = 1,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm-after-from-tokens-phase", {"after, a window", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 256, 64, 0})}, F32, .after = 1},
     {"vectors-norm-after", {"after, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .after = 1, .rstd_use = TROPE_RSTD_WRITE},
     {"vectors-norm", {"after, freqs", SHAPE(TROPE_F32, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16, .after = 1},
-    {"elements-norm", {"after, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .after = 1, .rounding = TROPE_ROUND_NATIVE_F32,
+    {"elements-norm", {"after, native", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .after = 1, .rounding = TROPE_ROUND_NATIVE_F32,
      .norm_rounding = TROPE_NORM_ROUND_TWICE},
     {"norm-gradient-after-from-tokens-phase", {"dx, after", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16, .after = 1},
     {"vectors-norm-gradient", {"dx, after, packed", SHAPE(TROPE_F16, TROPE_THD, {3, 128, 128, 0}), BACKWARD, PACKED, .gap = 5}, F32,
      .after = 1},
-    {"elements-norm-gradient", {"dx, after, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {3, 23, 12, 5}), BACKWARD}, F32, .after = 1},
+    {"elements-norm-gradient", {"dx, after, heads of 23", SHAPE(TROPE_F32, TROPE_BSHD, {3, 23, 12, 5}), BACKWARD}, F32, .after = 1},
     {"norm-from-tokens-phase", {"token", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16, .token = 1, .per_head = 1,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm-from-tokens-phase", {"token, one head", SHAPE(TROPE_BF16, TROPE_SBHD, {1, 32, 32, 0}), .batch = 3}, F32, .token = 1},
-    {"norm-from-tokens-phase", {"token, rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .token = 1, .rstd_use = TROPE_RSTD_READ},
+    {"norm-from-tokens-phase", {"token, rstd read", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .token = 1, .rstd_use = TROPE_RSTD_READ},
     {"norm-from-tokens-table", {"token, many heads", SHAPE(TROPE_BF16, TROPE_BSHD, {40, 128, 128, 0}, {40, 128, 128, 0}), .angles = FREQS,
                                 .rows = 37}, BF16, .token = 1, .per_head = 1},
     {"vectors-norm", {"token, and v", SHAPE(TROPE_F16, TROPE_BSHD, {8, 80, 80, 0}, {5, 80, 80, 0}, {8, 80, TROPE_COPY, 0}),
@@ -116,20 +117,21 @@ static const norm_case cases[] = {
     {"norm-after-from-tokens-phase", {"token, after", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .token = 1, .after = 1},
     {"elements-norm", {"token, more heads than a block has", FEW_TOKENS(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0})}, BF16, .token = 1,
      .rstd_use = TROPE_RSTD_WRITE},
-    {"elements-norm", {"token, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {300, 23, 12, 5})}, F32, .token = 1},
+    {"elements-norm", {"token, heads of 23", SHAPE(TROPE_F32, TROPE_BSHD, {300, 23, 12, 5})}, F32, .token = 1},
     {"vectors-norm-gradient", {"dx, token", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16, .token = 1, .per_head = 1},
-    {"vectors-norm-gradient", {"dx, token, rstd given", SHAPE(TROPE_F32, TROPE_THD, QK), BACKWARD, PACKED, .gap = 5}, F32, .token = 1,
+    {"vectors-norm-gradient", {"dx, token, rstd read", SHAPE(TROPE_F32, TROPE_THD, QK), BACKWARD, PACKED, .gap = 5}, F32, .token = 1,
      .rstd_use = TROPE_RSTD_READ},
     {"vectors-norm-gradient", {"dx, token, more heads than a block has", FEW_TOKENS(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0}), BACKWARD},
      BF16, .token = 1, .rstd_use = TROPE_RSTD_READ},
-    {"elements-norm-gradient", {"dx, token, odd heads, after", SHAPE(TROPE_F16, TROPE_BSHD, {300, 22, 12, 4}), BACKWARD}, F32, .token = 1,
+    {"elements-norm-gradient", {"dx, token, heads of 22, after", SHAPE(TROPE_F16, TROPE_BSHD, {300, 22, 12, 4}), BACKWARD}, F32, .token = 1,
      .after = 1},
     {"elements-norm", {"f64", SHAPE(TROPE_F64, TROPE_BSHD, {2, 64, 64, 0}), .angles = TABLES, .rows = 37}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
 };
 /* clang-format on */
 
-/* The norms of the operands of a call whose memory begins at `memory`: all have the same weights, and room for rstd of their own. */
+/* Sets the norms of the operands of a call whose memory begins at `memory`. All norms have the same weights. Each has its
+ * own rstd. */
 static void set_norms(const norm_case *c, const problem *p, unsigned char *memory, call *made, trope_norm *norm,
                       const trope_norm **norms)
 {
@@ -162,7 +164,7 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
     }
     made->args.norms = norms;
     made->args.rounding = c->rounding;
-    if (c->k.operands[0].rotary_dim == TROPE_COPY) { /* nothing rotates */
+    if (c->k.operands[0].rotary_dim == TROPE_COPY) { /* the call does not rotate */
         made->args.pairing = 0;
         made->args.inv_freq = NULL;
     }
@@ -180,7 +182,7 @@ static void draw_norms(const norm_case *c, problem *p, random_state *random)
     problem_upload(p, NULL);
 }
 
-/* Gives a backward call of the device what it needs, and returns it. */
+/* Allocates the workspace of a backward call on the device, and returns it. */
 static void *give_workspace(call *c)
 {
     void *workspace;
@@ -208,17 +210,17 @@ static void check_case(const norm_case *c, uint64_t seed)
     CHECK_MESSAGE(trope_kernel_name(call_args(&p->on_device), k.backward, name, sizeof name) == TROPE_OK, "%s: %s", k.name,
                   trope_last_error());
     const size_t length = strlen(name), wanted = strlen(c->kernel);
-    CHECK_MESSAGE(length > wanted && !strcmp(name + length - wanted, c->kernel), "%s: the kernel is %s, not %s", k.name,
-                  name, c->kernel);
+    CHECK_MESSAGE(length > wanted && !strcmp(name + length - wanted, c->kernel), "%s: the kernel is %s instead of %s",
+                  k.name, name, c->kernel);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", k.name, trope_last_error());
-    CHECK_MESSAGE(problem_holds(p, NULL), "%s (%s): the device has other bits than the CPU", k.name, name);
+    CHECK_MESSAGE(problem_holds(p, NULL), "%s (%s): differs from the CPU", k.name, name);
     CUDA_MUST(cudaFree(workspace));
     problem_free(p);
 }
 
 /* ---- d_weight ---- */
 
-/* Runs a backward call of the device, whose d_weight is all of REGION_RSTD. Returns that of the first operand. */
+/* Runs a backward call on the device. Returns d_weight of the first operand, which is at the start of REGION_RSTD. */
 static const unsigned char *find_d_weight(problem *p, const char *kernel)
 {
     call *const c = &p->on_device;
@@ -231,11 +233,12 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
     return p->found + p->map.regions[REGION_RSTD].at;
 }
 
-/* Weights that are not aligned need the kernel by elements, which adds in the same order. */
-static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, int token)
+/* Checks that the vector kernel and the element kernel add d_weight in the same order. Weights that are not aligned require
+ * the element kernel. */
+static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head, int token)
 {
     enum { BYTES = 2 * 33 * 128 * sizeof(float) };
-    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* (By elements each weight takes its time.) */
+    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* few, because the element kernel is slow */
     const norm_case c = {"",
                          {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{q_heads, 128, 128, 0}, {k_heads, 128, 128, 0}},
                           .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
@@ -254,7 +257,7 @@ static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, 
     draw_norms(&c, p, &random);
     for (int i = 0; i < 2; i++)
         norm[i].d_weight = p->device + p->map.regions[REGION_RSTD].at + i * BYTES / 2;
-    memset(p->host + p->map.regions[REGION_RSTD].at, 0, BYTES); /* what is not a weight stays so */
+    memset(p->host + p->map.regions[REGION_RSTD].at, 0, BYTES); /* memory that is not d_weight stays 0 */
     problem_upload(p, NULL);
     memcpy(by_vectors, find_d_weight(p, per_head ? "vectors-norm-gradient-of-heads" : "vectors-norm-gradient"), BYTES);
     memmove(p->host + p->map.regions[REGION_WEIGHTS].at + 2, problem_region(p, REGION_WEIGHTS), WEIGHTS - 2);
@@ -262,14 +265,15 @@ static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, 
     for (int i = 0; i < 2; i++)
         norm[i].weight = (const char *)norm[i].weight + 2;
     CHECK_MESSAGE(!memcmp(by_vectors, find_d_weight(p, "elements-norm-gradient"), BYTES),
-                  "%lld tokens, weights of each head %d, over tokens %d: d_weight depends on the kernel", (long long)tokens,
+                  "%lld tokens, weight_per_head %d, norm over tokens %d: d_weight depends on the kernel", (long long)tokens,
                   per_head, token);
     problem_free(p);
 }
 
 /* ---- sequences ---- */
 
-/* A norm over heads or tokens of a packed call that has no other result than written token_sums, or all results that it can have. */
+/* A norm over heads or tokens, in a call with packed sequences. A call that writes token_sums has no other results. All
+ * other calls have dst. If they are backward calls, they also have d_weight. */
 typedef struct packed_norm {
     int32_t dtype, head_dim, token, sums_use, backward;
 } packed_norm;
@@ -290,7 +294,8 @@ static void set_results(const packed_norm *n, unsigned char *memory, const probl
     }
 }
 
-/* A wrong boundary is reported by whatever the call launches. Without tokens, memory is as the CPU leaves it. */
+/* Checks that a call reports a wrong boundary, whichever kernels it launches. Without tokens, memory is the same as on the
+ * CPU. */
 static void check_sequences(const packed_norm *n, int64_t tokens, int is_wrong)
 {
     const norm_case c = {"",
@@ -324,13 +329,13 @@ static void check_sequences(const packed_norm *n, int64_t tokens, int is_wrong)
     const int32_t status = *(const int32_t *)(p->found + p->map.regions[REGION_STATUS].at);
     CHECK_MESSAGE(
         status == (CASE_STATUS_BEFORE | (is_wrong ? TROPE_STATUS_CU_SEQLENS : 0)),
-        "%lld tokens, dtype %d, heads of %d, over tokens %d, token_sums_use %d, backward %d, wrong %d: status 0x%x",
+        "%lld tokens, dtype %d, heads of %d, norm over tokens %d, token_sums_use %d, backward %d, wrong %d: status 0x%x",
         (long long)tokens, n->dtype, n->head_dim, n->token, n->sums_use, n->backward, is_wrong, status);
     if (tokens == 0 && !is_wrong) {
         char scratch[1];
         p->on_host.args.workspace = scratch;
         CHECK(problem_run_on_host(p) == TROPE_OK);
-        CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "no tokens: memory is not as on the CPU");
+        CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "no tokens: memory differs from the CPU's");
     }
     CUDA_MUST(cudaFree(workspace));
     problem_free(p);
@@ -356,9 +361,9 @@ int main(void)
     check_all_sequences();
     for (int per_head = 0; per_head < 2; per_head++)
         for (int token = 0; token <= per_head; token++) {
-            check_order_of_weights(1, 1, per_head, token);
-            check_order_of_weights(37, 3, per_head, token);
-            check_order_of_weights(per_head ? 600 : 1500, 1, per_head, token); /* parts of the sum, and longer runs */
+            check_order_of_d_weight(1, 1, per_head, token);
+            check_order_of_d_weight(37, 3, per_head, token);
+            check_order_of_d_weight(per_head ? 600 : 1500, 1, per_head, token); /* sums of several parts, longer runs */
         }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)

@@ -1,17 +1,17 @@
-/* What is queued after a call sees what it wrote. Kernels are launched before the one in front of them has ended
- * (src/core/cuda/early_launch.cuh), and must wait for that before they touch memory: here many of them are in chains, none
- * of which waits for the host. Each call reads what the one before it wrote, and tables and indices that have just come,
- * by a call of the library, which admits kernels early, or by the runtime.
+/* Work that is queued after a call sees the results of the call. A kernel may start before the previous kernel has ended
+ * (src/core/cuda/early_launch.cuh), and must wait for its end before it accesses memory. This test queues many kernels in
+ * chains that never wait for the host. Each call reads the results of the previous call, and tables and indices that were
+ * copied just before: by a call of the library, which lets the next kernel start early, or by the runtime.
  *
- * The first blocks of a kernel are the first to start early, and the last of the kernel before them are the last to end, so
- * that calls read tokens in the reverse of the order in which they were written; and between large calls are calls of the
- * last few tokens. What memory holds before is NaN, or what another call needs: a kernel that comes too early brings NaN,
- * or a tensor that was rotated by other angles.
+ * The first blocks of a kernel start early, while the last blocks of the previous kernel still run. So calls read tokens in
+ * the reverse of the order in which they were written, and calls of a few last tokens are between large calls. Before a
+ * call writes a result, the memory for it contains NaN or the input of another call. A kernel that reads too early
+ * therefore gets NaN, or a tensor that was rotated by other angles.
  *
- * The gradient of the angles has chains of its own: what its kernels leave for each other in the workspace, what they read
- * that the calls before them wrote, and what follows them. Its data are such that sums are exact (call_case.h).
+ * The gradient of the angles has separate chains. They test the data that its kernels pass to each other in the workspace,
+ * the results of earlier calls that they read, and the calls that follow them. Their data makes sums exact (call_case.h).
  *
- *     cuda_order [--bytes N]        leaves out the chains whose tensors are of more than N bytes */
+ *     cuda_order [--bytes N]        leaves out chains with tensors of more than N bytes */
 #include <string.h>
 
 #include "cuda/call_case.h"
@@ -23,7 +23,7 @@
 enum { SLOTS = 3, ROUNDS = 4, TAIL = 5, MOST_ROWS = 200, MOST_ROWS_OF_GRADIENT = 14 };
 #define ROOM ((size_t)256 << 20)
 
-/* `few` and `many` tokens: all at once on a device, and many more than that. */
+/* A device can process `few` tokens at once. `many` tokens are far more. */
 typedef struct family {
     call_case k;
     int64_t few, many;
@@ -39,59 +39,60 @@ typedef struct family {
 
 /* clang-format off */
 static const family families[] = {
-    {{"a row a block", TENSOR(BF16, THD, 32, 128, 128)}, 40, 4096},
-    {{"a row a block, half a head", TENSOR(F32, THD, 16, 128, 64)}, 40, 3000},
-    {{"several rows a block", TENSOR(F16, THD, 3, 64, 64)}, 100, 60000},
-    {{"rows of one head", TENSOR(BF16, THD, 1, 128, 64)}, 100, 100000},
-    {{"heads apart", TENSOR(F16, BHSD, 8, 64, 64), .batch = 2}, 50, 10000},
-    {{"few rows", TENSOR(F16, THD, 32, 128, 128)}, 8, 120},
-    {{"some rows", TENSOR(F32, THD, 32, 128, 128)}, 20, 400},
+    {{"one token per block", TENSOR(BF16, THD, 32, 128, 128)}, 40, 4096},
+    {{"one token per block, half of each head", TENSOR(F32, THD, 16, 128, 64)}, 40, 3000},
+    {{"several tokens per block", TENSOR(F16, THD, 3, 64, 64)}, 100, 60000},
+    {{"tokens with one head", TENSOR(BF16, THD, 1, 128, 64)}, 100, 100000},
+    {{"bhsd", TENSOR(F16, BHSD, 8, 64, 64), .batch = 2}, 50, 10000},
+    {{"few tokens", TENSOR(F16, THD, 32, 128, 128)}, 8, 120},
+    {{"some tokens", TENSOR(F32, THD, 32, 128, 128)}, 20, 400},
     {{"q and k", TENSORS(BF16, 32, 8, 128)}, 40, 3000},
-    {{"few rows, freqs", TENSOR(F32, THD, 32, 128, 128), .angles = FREQS}, 8, 100},
-    {{"some rows, freqs", TENSOR(F32, THD, 32, 128, 128), .angles = FREQS}, 20, 400},
-    {{"rows of one head, whole", TENSOR(BF16, THD, 1, 128, 128)}, 60, 16000},
-    {{"rows of one head, freqs", TENSOR(F16, THD, 1, 128, 128), .angles = FREQS}, 60, 30000},
+    {{"few tokens, freqs", TENSOR(F32, THD, 32, 128, 128), .angles = FREQS}, 8, 100},
+    {{"some tokens, freqs", TENSOR(F32, THD, 32, 128, 128), .angles = FREQS}, 20, 400},
+    {{"tokens with one head, whole", TENSOR(BF16, THD, 1, 128, 128)}, 60, 16000},
+    {{"tokens with one head, freqs", TENSOR(F16, THD, 1, 128, 128), .angles = FREQS}, 60, 30000},
     {{"windows in place", TENSOR(BF16, THD, 32, 128, 64), .in_place = 1}, 40, 4096},
-    {{"windows in place, packed freqs", TENSOR(F16, THD, 16, 192, 64), .angles = FREQS, PACKED, .in_place = 1}, 40, 3000},
+    {{"windows in place, packed, freqs", TENSOR(F16, THD, 16, 192, 64), .angles = FREQS, PACKED, .in_place = 1}, 40, 3000},
     {{"few heads, freqs", TENSORS(BF16, 2, 1, 128), .angles = FREQS}, 100, 20000},
     {{"in place", TENSORS(F32, 16, 4, 128), .in_place = 1}, 40, 3000},
     {{"elements", TENSOR(F32, THD, 3, 6, 6)}, 60, 100000},
     {{"elements, in place, packed", TENSOR(BF16, THD, 5, 20, 12), .angles = FREQS, PACKED, .in_place = 1}, 60, 40000},
     {{"elements, ids", TENSOR(F16, THD, 3, 20, 20), .angles = FREQS, IDS}, 60, 40000},
-    {{"packed, one row", TENSOR(BF16, THD, 32, 128, 128), PACKED}, 40, 4096},
+    {{"packed, one token per block", TENSOR(BF16, THD, 32, 128, 128), PACKED}, 40, 4096},
     {{"packed, two operands, freqs", TENSORS(BF16, 32, 8, 128), .angles = FREQS, PACKED}, 40, 3000},
-    {{"packed, several rows", TENSOR(F16, THD, 3, 64, 64), .angles = FREQS, PACKED}, 60, 40000},
+    {{"packed, several tokens per block", TENSOR(F16, THD, 3, 64, 64), .angles = FREQS, PACKED}, 60, 40000},
     {{"packed, one head", TENSOR(F32, THD, 1, 64, 64), PACKED}, 60, 40000},
-    {{"any rows", TENSORS(BF16, 16, 2, 128), IDS}, 40, 4096},
-    {{"any rows, freqs, several", TENSOR(F32, THD, 2, 64, 64), .angles = FREQS, IDS}, 60, 20000},
+    {{"ids", TENSORS(BF16, 16, 2, 128), IDS}, 40, 4096},
+    {{"ids, freqs, several tokens per block", TENSOR(F32, THD, 2, 64, 64), .angles = FREQS, IDS}, 60, 20000},
     {{"freqs", TENSOR(F32, THD, 8, 128, 128), .angles = FREQS}, 40, 4096},
-    {{"freqs, heads apart", TENSOR(BF16, BHSD, 8, 128, 128), .angles = FREQS, .batch = 2}, 40, 4000},
-    {{"freqs of elements", TENSOR(BF16, THD, 16, 128, 128), ELEMENTS}, 40, 4096},
+    {{"freqs, bhsd", TENSOR(BF16, BHSD, 8, 128, 128), .angles = FREQS, .batch = 2}, 40, 4000},
+    {{"freqs per element", TENSOR(BF16, THD, 16, 128, 128), ELEMENTS}, 40, 4096},
     {{"cos and sin", TENSOR(F16, THD, 16, 128, 128), .angles = TABLES}, 40, 4096},
     {{"cos and sin, packed", TENSOR(F32, THD, 4, 64, 64), .angles = TABLES, PACKED}, 60, 20000},
-    {{"d freqs", TENSOR(BF16, BSHD, 8, 128, 128), .angles = FREQS, D_ANGLES}, 40, 3000},
-    {{"d freqs, batch", TENSOR(F16, BSHD, 4, 64, 64), .angles = FREQS, D_ANGLES, .batch = 6}, 40, 2000},
-    {{"d freqs, packed", TENSOR(BF16, BSHD, 8, 128, 128), .angles = FREQS, D_ANGLES, PACKED}, 60, 3000},
-    {{"d freqs, ids", TENSOR(F32, BSHD, 8, 64, 64), .angles = FREQS, D_ANGLES, IDS}, 60, 3000},
-    {{"d freqs of elements, packed", TENSOR(F16, BSHD, 4, 128, 128), ELEMENTS, D_ANGLES, PACKED}, 60, 3000},
-    {{"d freqs, pairs, ids", TENSOR(F32, BSHD, 3, 6, 6), .angles = FREQS, D_ANGLES, IDS}, 60, 20000},
-    {{"d inv_freq, packed", TENSOR(BF16, BSHD, 8, 128, 128), D_ANGLES, PACKED}, 60, 3000},
+    {{"d_freqs", TENSOR(BF16, BSHD, 8, 128, 128), .angles = FREQS, D_ANGLES}, 40, 3000},
+    {{"d_freqs, batch", TENSOR(F16, BSHD, 4, 64, 64), .angles = FREQS, D_ANGLES, .batch = 6}, 40, 2000},
+    {{"d_freqs, packed", TENSOR(BF16, BSHD, 8, 128, 128), .angles = FREQS, D_ANGLES, PACKED}, 60, 3000},
+    {{"d_freqs, ids", TENSOR(F32, BSHD, 8, 64, 64), .angles = FREQS, D_ANGLES, IDS}, 60, 3000},
+    {{"d_freqs per element, packed", TENSOR(F16, BSHD, 4, 128, 128), ELEMENTS, D_ANGLES, PACKED}, 60, 3000},
+    {{"d_freqs, elements, ids", TENSOR(F32, BSHD, 3, 6, 6), .angles = FREQS, D_ANGLES, IDS}, 60, 20000},
+    {{"d_inv_freq, packed", TENSOR(BF16, BSHD, 8, 128, 128), D_ANGLES, PACKED}, 60, 3000},
 };
 /* clang-format on */
 
-/* ---- a chain's memory ---- */
+/* ---- the memory of a chain ---- */
 
-/* What calls read is brought to the regions of `map` from two blocks like it, in turn. */
+/* Two blocks contain inputs in the layout of `map`. Each round copies one of them to the regions of `map`, alternately. */
 typedef struct links {
     call_case k;
     case_map map;
     size_t from[2];
-    size_t slots[SLOTS][2];       /* of a rotation, for both operands */
-    size_t rotated, sums[ROUNDS]; /* of a gradient: what follows dx, and the sums of each round */
+    size_t slots[SLOTS][2];       /* for a chain of rotations: memory for both operands */
+    size_t rotated, sums[ROUNDS]; /* for a chain of gradients: the rotated dx, and the sums of each round */
     size_t compared, scratch, workspace, end;
 } links;
 
-/* So that no sequence is longer than the table, nor an id higher. From tokens there is a row for each. */
+/* Sets the number of table rows so that no sequence is longer than the table and no id is too large. With positions from
+ * tokens, the table has a row for each token. */
 static call_case case_of(const family *f, int64_t tokens)
 {
     const int64_t most = f->k.gradient ? MOST_ROWS_OF_GRADIENT : MOST_ROWS;
@@ -120,7 +121,7 @@ static links plan(const family *f, int64_t tokens)
     l.map = case_plan(&l.k);
     l.end = l.map.end;
     for (int i = 0; i < 2; i++) {
-        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at; /* the sums and what follows them are not brought */
+        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at; /* the sums and later regions are not copied */
         l.slots[0][i] = regions[REGION_SRC + i].at;
         l.slots[1][i] = regions[REGION_DST + i].at;
         l.slots[2][i] = l.k.in_place ? l.slots[0][i] : case_take(&l.end, regions[REGION_SRC + i].bytes).at;
@@ -146,7 +147,8 @@ static void fill(const void *what, unsigned char *memory)
         memcpy(memory + l->map.regions[i].at, memory + l->from[0] + l->map.regions[i].at, l->map.regions[i].bytes);
 }
 
-/* Brings indices, tables, and what else is in front of region `end`: mostly by a call, but sometimes by the runtime. */
+/* Copies all regions before `end`, such as indices and tables. A call copies them in three rounds of four, and the runtime
+ * in the fourth. */
 static void bring_inputs(const links *l, chain_place at, int end, int round)
 {
     for (int region = 0; region < end; region++) {
@@ -170,7 +172,7 @@ static call begin_call(const links *l, chain_place at)
     return c;
 }
 
-/* A call that reads no tables or indices. */
+/* Returns a call that reads no tables or indices. */
 static call begin_plain_call(const links *l, int64_t tokens)
 {
     call c = call_make(l->k.dtype, l->k.batch, tokens);
@@ -178,7 +180,8 @@ static call begin_plain_call(const links *l, int64_t tokens)
     return c;
 }
 
-/* Reads the tokens in the reverse order, and writes them to where they were read, or as they come. */
+/* Makes a call read the tokens in reverse order. A call in place writes each token where it read the token. Any other call
+ * writes the tokens in order. */
 static void reverse(const links *l, trope_operand *o)
 {
     const int in_place = o->src == o->dst;
@@ -190,8 +193,9 @@ static void reverse(const links *l, trope_operand *o)
     o->dst = dst;
 }
 
-/* Every other round goes backward, which turns the other way. The reverse order is that of the operands as well; where it
- * can be, its positions are those of another rank, so that its first token is not at 0, where nothing is rotated. */
+/* Every second round is a backward call, which rotates in the opposite direction. `reversed` reverses the order of the
+ * tokens and of the operands. If possible, a reversed call has the positions of another rank. Otherwise its first token
+ * would be at position 0, where the rotation changes nothing. */
 static void rotate(const links *l, chain_place at, int from, int to, int reversed, int round)
 {
     const call all = begin_call(l, at);
@@ -213,7 +217,7 @@ static void rotate(const links *l, chain_place at, int from, int to, int reverse
     chain_call(&c, at, round % 2);
 }
 
-/* The last tokens of the first operand in place, whatever else the family has. */
+/* Rotates the last tokens of the first operand in place. The angles come from inv_freq, even if the family has a table. */
 static void rotate_tail(const links *l, chain_place at, int slot)
 {
     call all = begin_call(l, at), tail = begin_plain_call(l, TAIL);
@@ -242,7 +246,7 @@ static void run_rotation(const void *what, chain_place at)
 
 /* ---- steps of a gradient ---- */
 
-/* What follows a gradient, and needs dx: turns it by frequencies of its own. */
+/* Rotates dx by inv_freq. This call follows the gradient and reads its result. */
 static void turn_gradient(const links *l, chain_place at)
 {
     const case_operand *const from = &l->k.operands[0];

@@ -1,10 +1,11 @@
-/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written. None is refused,
- * by any function that can be asked, and every value of every option is among them.
+/* The GPU computes the same bits as the CPU. Random calls, forward and backward, are compared in every byte that they could
+ * write. Every function that takes a call accepts all of them. Together they cover every value of every option.
  *
- * f32, f16 and bf16 are equal bit for bit, poison, padding, infinities and NaNs included. Of f64, whose sines come from the
- * device's own library, an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
- * support/reference.h. The gradient of the angles is summed in double in another order, so there two ulp are granted beside
- * what n additions in double may leave. d_weight is compared with the reference. Run twice, both have the same bits.
+ * f32, f16 and bf16 are equal bit for bit, including poison, padding, infinities and NaNs. In f64 the sines come from the
+ * device's own library. There an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
+ * support/reference.h. The gradient of the angles is summed in double in a different order. So it may be off by two ulp
+ * plus the rounding of n additions in double. d_weight is compared with the reference. Both gradients have the same bits in
+ * a second run.
  *
  *     cuda_parity [--seed S] [--count N] [--separate 1] */
 #include <math.h>
@@ -20,7 +21,7 @@
 #include "support/tensor.h"
 
 #define MAX_KERNELS 64
-#define ENOUGH      200 /* seeds for every value of every option */
+#define ENOUGH      200 /* enough seeds to draw every value of every option */
 
 typedef struct tally {
     device_arena *arena;
@@ -29,7 +30,7 @@ typedef struct tally {
         long calls;
     } kernels[MAX_KERNELS];
     long f64_elements, f64_beyond, sums, weights, poisoned;
-    long hits[OPTION_COUNT][10]; /* calls with each value of each option */
+    long hits[OPTION_COUNT][10]; /* the number of calls with each value of each option */
     double worst_sum;            /* in ulp */
 } tally;
 
@@ -40,12 +41,13 @@ static void count_kernel(tally *t)
         i++;
     memcpy(t->kernels[i].name, t->arena->kernel, sizeof t->kernels[i].name);
     t->kernels[i].calls++;
-    CHECK_MESSAGE(!strncmp(t->arena->kernel, "cuda-", 5), "goes by %s", t->arena->kernel);
+    CHECK_MESSAGE(!strncmp(t->arena->kernel, "cuda-", 5), "unexpected kernel %s", t->arena->kernel);
 }
 
-/* ---- what may differ ---- */
+/* ---- allowed differences ---- */
 
-/* The bytes of a config's buffers as the device left them, beside those of the CPU in the config itself. */
+/* A copy of a config's buffers after the call on the device. The config itself has the buffers after the call on the
+ * CPU. */
 typedef struct results {
     const config *c;
     const trope_args *args;
@@ -53,7 +55,7 @@ typedef struct results {
     unsigned char *device;
 } results;
 
-/* The device's counterpart of an address in a buffer. */
+/* Returns the address in the device's copy that corresponds to an address in a buffer. */
 static unsigned char *on_device(const results *r, const void *address)
 {
     size_t at = 0;
@@ -63,8 +65,8 @@ static unsigned char *on_device(const results *r, const void *address)
     return r->device + at + ((const unsigned char *)address - r->c->buffers[buffer].bytes);
 }
 
-/* Whether the device's element is as near to the CPU's as it must be; if so it is replaced by that, so that what is left
- * can be compared bit for bit. */
+/* Returns whether the device's element is within `allowed` of the CPU's. If it is, replaces it with the CPU's element, so
+ * that the buffers can be compared bit for bit afterwards. */
 static int forgive(const results *r, int32_t dtype, const void *address, double allowed)
 {
     unsigned char *element = on_device(r, address);
@@ -80,7 +82,7 @@ static double two_ulp(int32_t dtype, double value)
     return 4 * number_half_ulp(dtype, value);
 }
 
-/* Numbers of a norm that are written. */
+/* Allows the differences of the rstd or token_sums that a norm writes. */
 static void forgive_norm(const results *r, const reference_element *expected, const double *numbers, int64_t count)
 {
     for (int64_t i = 0; expected && i < count; i++)
@@ -101,7 +103,7 @@ static void forgive_f64(const results *r, const reference_result *expected, tall
             const reference_element *e = &expected->operands[i][j];
             const double *address = (const double *)dst.base + tensor_offset(&dst, j);
             if (e->kind == REFERENCE_NAN)
-                forgive(r, TROPE_F64, address, 0); /* some NaN */
+                forgive(r, TROPE_F64, address, 0); /* any NaN is right */
             if (e->kind != REFERENCE_NUMBER)
                 continue;
             t->f64_elements++;
@@ -119,7 +121,7 @@ static void forgive_sums(const results *r, const reference_result *expected, tal
     for (int64_t i = 0; i < expected->angle_count; i++) {
         const reference_sum *sum = &expected->angles[i];
         const void *address = sums + (size_t)i * number_size(dtype);
-        if (!sum->exists || !sum->terms) /* exactly 0 on both */
+        if (!sum->exists || !sum->terms) /* must be exactly 0 on both devices */
             continue;
         const double cpu = number_load(dtype, address), gpu = number_load(dtype, on_device(r, address));
         double allowed = two_ulp(dtype, cpu) + 2 * (double)(sum->terms + 8) * 0x1p-53 * sum->magnitude;
@@ -178,7 +180,7 @@ static void check_call(tally *t, config *c, int backward)
     const int sums = r.args->d_freqs || r.args->d_inv_freq || has_weights(r.args), is_f64 = r.args->dtype == TROPE_F64;
     r.device = run_on_device(t, c, &k, backward);
     if (sums)
-        check_parity(c, is_same_twice(t, c, &k, &r), "cuda_parity, twice");
+        check_parity(c, is_same_twice(t, c, &k, &r), "cuda_parity, second run");
     config_reset(c);
     reference_result expected = {.status = 0};
     if (sums || is_f64)
@@ -198,7 +200,7 @@ static void check_call(tally *t, config *c, int backward)
 
 /* ---- seeds ---- */
 
-/* Values of an option, of which a seed draws one. */
+/* An option and its possible values. Each seed draws one of them. */
 typedef struct pick {
     uint8_t option, count, values[10];
 } pick;
@@ -211,20 +213,20 @@ typedef struct pick {
         }                                                                                                                  \
     }
 
-/* Configs that random options leave few of: those of the seeds that leave `rest` when divided by `every`. They have so many
- * times the tokens, and as many sequences as in config_choices. */
+/* A kind of config that random options rarely produce. It gets each seed with seed % every == rest. `times` and `sequences`
+ * set the same fields of config_choices. */
 typedef struct kind {
     uint64_t every, rest;
-    int is_usual;
+    int is_typical;
     pick picks[12];
-    pick times, sequences; /* in turn: indices into the two tables of numbers */
+    pick times, sequences; /* indices into the tables `times` and `sequences`; seeds use them one after another */
 } kind;
 
 static const int32_t times[] = {1, 10, 20, 30, 60, 80, 100, 200, 400, 1000},
                      sequences[] = {0, 31, 32, 33, 62, 63, 300, 961, 991, 992, 1024};
 
 /* clang-format off */
-static const pick usual[] = {
+static const pick typical[] = {
     PICK(SIZE, SIZE_VECTORS), PICK(ELEMENTS, ELEMENTS_ADJACENT), PICK(ROUNDING, TROPE_ROUND_ONCE), PICK(PARTS, 0),
     PICK(AXES, AXES_PARTS), PICK(CP, 0), PICK(POSITIONS, POSITIONS_INDEX), PICK(GRADIENT, GRADIENT_NONE), {0, 0, {0}}};
 
@@ -234,37 +236,38 @@ static const pick usual[] = {
 #define FAST_ANGLES   PICK(ANGLES, ANGLES_INV_FREQ, ANGLES_FREQS), PICK(COLUMNS, COLUMNS_PAIR), PICK(TABLE, TABLE_ROWS)
 
 static const kind kinds[] = {
-    /* As many sequences as one look at the boundaries can tell apart, or two, and around where the first look is at those
-     * that should be near; many are empty. */
+    /* A search needs one round up to some number of sequences, and two rounds up to another. These calls have numbers of
+     * sequences around both limits. Many sequences are empty. */
     {64, 21, 1, {FAST_DTYPES, PICK(LAYOUT, LAYOUT_THD), PICK(SEQUENCES, SEQUENCES_EXACT, SEQUENCES_GAPS), FAST_ANGLES,
                  PICK(WINDOW, WINDOW_WHOLE), PICK(HEADS, HEADS_ONE, HEADS_MANY, HEADS_MANY), PICK(OPERANDS, 0, 0, 1),
                  PICK(CU_DTYPE, INDEX_I32)}, {0, 1, {0}},
      {0, 10, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
-    /* Whole heads, rows from the tokens: blocks of other shapes for few rows and for many. */
+    /* Whole heads, positions from tokens. Blocks have different shapes for few tokens and for many. */
     {64, 5, 1, {PICK(WINDOW, WINDOW_WHOLE), PICK(SEQUENCES, SEQUENCES_NONE), PICK(OPERANDS, 0, 0, 0, 0, 0, 1, 2, 3)},
      {0, 4, {0, 4, 8, 9}}, {0, 1, {0}}},
-    /* Rows of one head or few, whole or a window, mostly in place: a warp has all of a row, and finds what it needs alone. */
+    /* Tokens with one or a few heads, which rotate as a whole or in a window, mostly in place. A warp processes a whole
+     * token, and computes its coefficients without other warps. */
     {64, 37, 1, {FAST_DTYPES, DENSE_LAYOUTS, FAST_ANGLES, PICK(WINDOW, WINDOW_MIDDLE, WINDOW_WHOLE),
                  PICK(PLACE, PLACE_IN, PLACE_IN, PLACE_OUT), PICK(HEADS, HEADS_ONE, HEADS_MANY), PICK(OPERANDS, 0, 1),
                  PICK(SEQUENCES, SEQUENCES_NONE)}, {0, 4, {0, 4, 8, 9}}, {0, 1, {0}}},
-    /* Gradients of angles whose rows follow from the shapes or from few sequences. */
+    /* Gradients of angles whose table rows follow from the shapes or from a few sequences. */
     {16, 12, 0, {FAST_DTYPES, PICK(LAYOUT, LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD),
                  PICK(SEQUENCES, SEQUENCES_NONE, SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS),
                  PICK(ANGLES, ANGLES_TABLE, ANGLES_FREQS),
                  PICK(GRADIENT, GRADIENT_ONLY, GRADIENT_TOO, GRADIENT_TOO, GRADIENT_TOO), PICK(SIZE, SIZE_VECTORS),
                  PICK(ELEMENTS, ELEMENTS_ADJACENT), PICK(POSITIONS, POSITIONS_INDEX), PICK(RANGE, RANGE_INSIDE), PICK(CP, 0)},
      {0, 4, {3, 0, 0, 0}}, {0, 1, {0}}},
-    /* Windows in place, of rows whose positions are the tokens or indices in sequences. */
+    /* Windows in place. A token's position is its index in the batch entry or in its sequence. */
     {16, 11, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, FAST_ANGLES, PICK(WINDOW, WINDOW_FRONT, WINDOW_MIDDLE),
                  PICK(HEADS, HEADS_GROUPS, HEADS_MANY, HEADS_MANY, HEADS_MANY, HEADS_MANY, HEADS_MANY),
                  PICK(OPERANDS, 0, 1, 0), PICK(PLACE, PLACE_IN), PICK(CU_DTYPE, INDEX_I32)},
      {0, 4, {0, 0, 1, 5}}, {0, 1, {0}}},
-    /* Operands that are rotated whole, as q and k in most training loops, or only copied, as v, packed or not: one block
-     * has heads of all of them. */
+    /* Whole heads rotate, like those of q and k in most training loops, or are only copied, like those of v. Some calls
+     * have packed sequences. One block has heads of all operands. */
     {16, 3, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, PICK(OPERANDS, 1, 2), PICK(WINDOW, WINDOW_WHOLE),
                 PICK(HEADS, HEADS_MANY), PICK(TABLE, TABLE_ROWS), PICK(CU_DTYPE, INDEX_I32)},
      {0, 4, {0, 2, 6, 7}}, {0, 1, {0}}},
-    /* The same with norms, also of heads of which a window is rotated. */
+    /* The same with norms, also for heads that rotate only a window. */
     {16, 9, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, FAST_ANGLES, PICK(WINDOW, WINDOW_WHOLE, WINDOW_WHOLE, WINDOW_FRONT),
                 PICK(HEADS, HEADS_MANY), PICK(CU_DTYPE, INDEX_I32), PICK(NORM, NORM_ALL, NORM_ALL, NORM_EACH)},
      {0, 4, {0, 2, 6, 7}}, {0, 1, {0}}},
@@ -283,24 +286,25 @@ static int draw_all(const pick *picks, random_state *random, uint8_t (*fixed)[2]
     return count;
 }
 
-/* Every eighth of the usual ones has wider heads than phase steps of usual kernels are for, and few tokens. */
+/* One in eight configs for the fast paths has few tokens and heads that are too wide for the phase steps of the fast
+ * paths. */
 static config_choices choose_kind(const kind *k, uint64_t seed)
 {
     uint8_t fixed[OPTION_COUNT][2];
     random_state random = {seed};
-    const int common = k->is_usual ? draw_all(usual, &random, fixed) : 0;
+    const int common = k->is_typical ? draw_all(typical, &random, fixed) : 0;
     const int count = common + draw_all(k->picks, &random, fixed + common);
     config_choices choices = config_choose_with(seed, (const uint8_t(*)[2])fixed, count);
     choices.times = times[k->times.values[seed / k->every % k->times.count]];
     choices.sequences = sequences[k->sequences.values[seed / k->every % k->sequences.count]];
-    if (k->is_usual && seed / 128 % 8 == 3) {
+    if (k->is_typical && seed / 128 % 8 == 3) {
         choices.pairs = 136 + (int32_t)(seed / 1024 % 16) * 8;
         choices.times = 1;
     }
     return choices;
 }
 
-/* Half of the others are such that whole vectors can be moved, and some have many rows. */
+/* Half of the other configs can use whole vectors, and some have many tokens. */
 static config_choices choose(uint64_t seed)
 {
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
@@ -323,12 +327,12 @@ static void print_tally(const tally *t, uint64_t count)
            t->poisoned);
     for (int i = 0; i < MAX_KERNELS && t->kernels[i].calls; i++)
         printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
-    printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
-    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp; %ld of d_weight\n", t->sums, t->worst_sum,
-           t->weights);
+    printf("f64: %ld elements; %ld differ by more than 2 ulp, but within the bound\n", t->f64_elements, t->f64_beyond);
+    printf("%ld elements of d_freqs and d_inv_freq, largest difference %.3g ulp; %ld elements of d_weight\n", t->sums,
+           t->worst_sum, t->weights);
     for (int option = 0; option < OPTION_COUNT && count >= ENOUGH; option++)
         for (int value = 0; value < config_value_count(option); value++)
-            CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tried", config_option_name(option),
+            CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tested", config_option_name(option),
                           config_value_name(option, value));
 }
 

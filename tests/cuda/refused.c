@@ -1,5 +1,5 @@
-/* Calls that are too large for what the GPU counts in 32 bits are refused, by every function that is asked, and those that
- * just are not are accepted. Nothing is read or written: the addresses are of no memory. */
+/* All functions that take a call refuse it if it is too large for the 32-bit counters of the GPU code, and accept the
+ * largest calls below that limit. The addresses are invalid, because nothing is read or written. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -8,7 +8,7 @@
 
 #define ADDRESS(number) ((void *)((uintptr_t)(number) << 44))
 
-/* With one axis of positions. */
+/* The largest accepted count, with one axis of positions. */
 #define MOST ((int64_t)INT32_MAX - 1)
 
 static const double inv_freq[64] = {1, 0.5, 0.25, 0.125};
@@ -22,8 +22,9 @@ static call make_call(int32_t heads, int32_t head_dim, int64_t tokens)
     return c;
 }
 
-/* Whether all functions that take a backward call refuse it, or none does. TEXT describes the call. */
-static void check_answers(trope_args *a, trope_status expected, const char *text)
+/* Checks that all functions that take a backward call return `expected`. Accepted calls are not run. `text` describes the
+ * call. */
+static void check_all_functions(trope_args *a, trope_status expected, const char *text)
 {
     uint64_t bytes = 0;
     char name[64];
@@ -36,7 +37,7 @@ static void check_answers(trope_args *a, trope_status expected, const char *text
                   of_call, trope_last_error());
 }
 
-/* The gradient of the frequencies counts tokens; that of freqs rows of angles as well. */
+/* The gradient of inv_freq counts tokens. The gradient of freqs also counts rows of angles. */
 static const struct {
     int64_t tokens, angle_rows;
     trope_status expected;
@@ -61,18 +62,19 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
         a->d_freqs = ADDRESS(5);
         a->d_freqs_layout = TROPE_TABLE_ROWS;
     }
-    snprintf(text, sizeof text, "%lld tokens, %lld rows", (long long)tokens, (long long)angle_rows);
-    check_answers(a, expected, text);
+    snprintf(text, sizeof text, "%lld tokens, %lld angle rows", (long long)tokens, (long long)angle_rows);
+    check_all_functions(a, expected, text);
 }
 
-/* The items of a row are counted in 32 bits, and so are the heads of a sum, whose dy is expanded: one head in memory. The
- * number of columns or heads is 2^31, 2^32, which is 0 in 32 bits, or a little less than 2^31. */
+/* Kernels use 32 bits to count the items of a token, or the heads of a sum. The stride of the summed heads is 0, so all of
+ * them have the same address. The number of items or heads is 2^31, slightly less than 2^31, or more, such as 2^32, which
+ * is 0 in 32 bits. */
 static const struct {
-    int32_t groups, heads, head_dim; /* groups of a sum, or 0 */
+    int32_t groups, heads, head_dim; /* the number of groups of a sum, or 0 for no sum */
 } rows[] = {{0, 1 << 28, 128},  {0, 1 << 30, 64}, {0, (1 << 28) - (1 << 3), 128},
             {1, INT32_MAX, 16}, {3, 1 << 30, 16}, {4, 1 << 30, 16}};
 
-static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
+static void check_token(int32_t groups, int32_t heads, int32_t head_dim)
 {
     call c = make_call(heads, head_dim, 1);
     trope_operand *const o = &c.operands[0];
@@ -83,16 +85,17 @@ static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
         o->src_layout = TROPE_STRIDED;
         o->src_stride[TROPE_DIM_ELEMENT] = 1;
     } else {
-        o->src = (char *)ADDRESS(1) + 2; /* no vector begins there */
+        o->src = (char *)ADDRESS(1) + 2; /* not aligned to a vector */
     }
     CHECK_MESSAGE(trope_kernel_name(call_args(&c), groups > 0, name, sizeof name) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(!strcmp(name, groups ? "cuda-bf16-elements-sums" : "cuda-bf16-elements"),
-                  "%d groups of %d heads of %d: %s", groups, heads, head_dim, name);
+                  "%d groups of %d heads of %d: unexpected kernel %s", groups, heads, head_dim, name);
     CHECK_MESSAGE((groups ? trope_backward : trope_forward)(call_args(&c)) == TROPE_ERROR_UNSUPPORTED,
-                  "%d groups of %d heads of %d are not refused", groups, heads, head_dim);
+                  "%d groups of %d heads of %d: not refused", groups, heads, head_dim);
 }
 
-/* The heads of d_weight, whose dy and x are one head in memory. */
+/* Checks the limit for the number of heads that d_weight is summed over. All heads of dy have the same address, and so do
+ * all heads of x. */
 static void check_norm(int32_t groups, int32_t heads, int32_t scope, trope_status expected)
 {
     call c = make_call(heads, 8, 1);
@@ -110,7 +113,7 @@ static void check_norm(int32_t groups, int32_t heads, int32_t scope, trope_statu
     c.norm[0].d_weight = ADDRESS(5);
     trope_args *const a = call_args(&c);
     snprintf(text, sizeof text, "%d groups of %d heads with a norm of scope %d", groups, heads, scope);
-    check_answers(a, expected, text);
+    check_all_functions(a, expected, text);
 }
 
 int main(void)
@@ -123,6 +126,6 @@ int main(void)
     for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++)
         check_gradient(gradients[i].tokens, gradients[i].angle_rows, gradients[i].expected);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        check_row(rows[i].groups, rows[i].heads, rows[i].head_dim);
+        check_token(rows[i].groups, rows[i].heads, rows[i].head_dim);
     return check_result();
 }

@@ -1,6 +1,6 @@
-/* The status word, and what becomes of data that no host could check: positions out of range, cu_seqlens that decrease or
- * do not fit, lengths that context parallel ranks cannot share. Whatever it is, every element is written, nothing else is,
- * and bits that were set stay set. */
+/* The status word, and the results for invalid data that the host cannot check: positions out of range, cu_seqlens that
+ * decrease or do not fit, lengths that context parallel ranks cannot share. In all cases the call writes every element and
+ * nothing else, and bits of the status word that were set before stay set. */
 #include <math.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void run(problem *p)
     problem_bring(p, NULL);
 }
 
-/* `others` may be set as well. */
+/* Checks that the call set exactly `bits` in the status word. It may also set the bits `others`. */
 static void check_status(const problem *p, int32_t bits, int32_t others, const char *what)
 {
     int32_t found;
@@ -43,16 +43,16 @@ static void check_status(const problem *p, int32_t bits, int32_t others, const c
                   CASE_STATUS_BEFORE | bits);
 }
 
-/* Every element is written, nothing beside them, and a second call gives the same bits. */
-static void check_defined(problem *p, const char *what)
+/* Checks that every element was written and nothing else, and that a second call gives the same bits. */
+static void check_complete_and_repeatable(problem *p, const char *what)
 {
     uint16_t first[COUNT];
     int unwritten = 0;
     memcpy(first, found_dst(p), sizeof first);
     for (int i = 0; i < COUNT; i++)
         unwritten += first[i] == 0xffff;
-    CHECK_MESSAGE(unwritten == 0, "%s: %d elements were not written", what, unwritten);
-    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: %zu bytes beside dst were written", what, problem_stray_bytes(p));
+    CHECK_MESSAGE(unwritten == 0, "%s: the call did not write %d elements", what, unwritten);
+    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: the call wrote %zu bytes outside of dst", what, problem_stray_bytes(p));
     run(p);
     CHECK_MESSAGE(!memcmp(first, found_dst(p), sizeof first), "%s: a second call differs", what);
 }
@@ -66,8 +66,8 @@ typedef struct position_row {
 } position_row;
 
 static const position_row position_rows[] = {
-    {"positions inside", 0, 1, TROPE_RANGE_POISON, 0},
-    {"positions outside", 1, 1, TROPE_RANGE_POISON, TROPE_STATUS_POSITION},
+    {"positions in range", 0, 1, TROPE_RANGE_POISON, 0},
+    {"positions out of range", 1, 1, TROPE_RANGE_POISON, TROPE_STATUS_POSITION},
     {"positions clamped", 1, 1, TROPE_RANGE_CLAMP, 0},
     {"no status word", 1, 0, TROPE_RANGE_POISON, 0},
 };
@@ -102,9 +102,9 @@ static void check_positions(const position_row *row)
         CHECK_MESSAGE(count_nan(p, token) == (is_nan ? OF_TOKEN : 0), "%s: %d elements of token %d are NaN", row->what,
                       count_nan(p, token), token);
     }
-    check_defined(p, row->what);
-    if (row->has_status) /* the CPU refuses what it cannot report */
-        CHECK_MESSAGE(problem_holds(p, NULL), "%s: not the CPU's bytes", row->what);
+    check_complete_and_repeatable(p, row->what);
+    if (row->has_status) /* without a status word, the CPU refuses the call */
+        CHECK_MESSAGE(problem_holds(p, NULL), "%s: differs from the CPU", row->what);
     problem_free(p);
 }
 
@@ -115,7 +115,7 @@ typedef struct sequence_row {
     int sequences;
     int64_t boundaries[MOST_BOUNDARIES];
     int32_t bits, cp_layout, cp_size, cp_rank;
-    int right_tokens; /* so many tokens at the begin are as with the first row's boundaries */
+    int right_tokens; /* the number of first tokens whose results are the same as with sequence_rows[0] */
     int64_t padded[MOST_BOUNDARIES];
 } sequence_row;
 
@@ -129,27 +129,27 @@ typedef struct sequence_row {
 
 /* clang-format off */
 static const sequence_row sequence_rows[] = {
-    {"right", 4, {0, 10, 10, 30, 48}, .bits = 0, .right_tokens = TOKENS},
-    {"one that decreases", 4, {0, 30, 20, 40, 48}, .bits = WRONG},
-    {"the last too far", 4, {0, 10, 20, 30, 49}, .bits = WRONG},
-    {"the first below 0", 4, {-1, 10, 20, 30, 48}, .bits = WRONG},
-    {"all decrease", 4, {48, 40, 30, 20, 0}, .bits = WRONG},
-    {"one far outside", 4, {0, 10, 1000, 30, 48}, .bits = WRONG},
-    {"one far below 0", 4, {0, 10, -1000, 30, 48}, .bits = WRONG},
-    {"the ends of 64 bits", 4, {INT64_MIN, INT64_MAX, 20, 30, 48}, .bits = WRONG},
-    {"the last at the lowest", 4, {0, 10, 20, 30, INT64_MIN}, .bits = WRONG},
-    {"right ones in front of a wrong one", 4, {0, 10, 10, 30, 29}, .bits = WRONG, .right_tokens = 10},
+    {"valid", 4, {0, 10, 10, 30, 48}, .bits = 0, .right_tokens = TOKENS},
+    {"one boundary decreases", 4, {0, 30, 20, 40, 48}, .bits = WRONG},
+    {"the last boundary is too large", 4, {0, 10, 20, 30, 49}, .bits = WRONG},
+    {"the first boundary is negative", 4, {-1, 10, 20, 30, 48}, .bits = WRONG},
+    {"all boundaries decrease", 4, {48, 40, 30, 20, 0}, .bits = WRONG},
+    {"one boundary is far too large", 4, {0, 10, 1000, 30, 48}, .bits = WRONG},
+    {"one boundary is far below 0", 4, {0, 10, -1000, 30, 48}, .bits = WRONG},
+    {"the least and greatest int64", 4, {INT64_MIN, INT64_MAX, 20, 30, 48}, .bits = WRONG},
+    {"the last boundary is the least int64", 4, {0, 10, 20, 30, INT64_MIN}, .bits = WRONG},
+    {"valid sequences before a wrong one", 4, {0, 10, 10, 30, 29}, .bits = WRONG, .right_tokens = 10},
     {"a sequence longer than its storage", 4, {0, 10, 21, 30, 40}, .bits = WRONG, .padded = STORED},
-    {"a length that begins in front of everything", 4, {-1, 10, 20, 30, 40}, .bits = WRONG, .padded = STORED},
+    {"an unpadded sequence with a negative begin", 4, {-1, 10, 20, 30, 40}, .bits = WRONG, .padded = STORED},
     {"zigzag", 3, {0, 40, 80, 96}, .bits = 0, RANK(ZIGZAG, 2, 1)},
-    {"zigzag, an odd length", 3, {0, 42, 80, 96}, .bits = UNEVEN, RANK(ZIGZAG, 2, 1)},
+    {"zigzag, an indivisible length", 3, {0, 42, 80, 96}, .bits = UNEVEN, RANK(ZIGZAG, 2, 1)},
     {"contiguous", 3, {0, 42, 80, 96}, .bits = 0, RANK(CONTIGUOUS, 2, 1)},
-    {"contiguous, an odd length", 3, {0, 41, 80, 96}, .bits = UNEVEN, RANK(CONTIGUOUS, 2, 1)},
-    {"striped, an odd length", 3, {0, 41, 81, 144}, .bits = UNEVEN, RANK(STRIPED, 3, 1)},
+    {"contiguous, an indivisible length", 3, {0, 41, 80, 96}, .bits = UNEVEN, RANK(CONTIGUOUS, 2, 1)},
+    {"striped, an indivisible length", 3, {0, 41, 81, 144}, .bits = UNEVEN, RANK(STRIPED, 3, 1)},
     {"striped", 3, {0, 42, 81, 144}, .bits = 0, RANK(STRIPED, 3, 1)},
     {"flat", 3, {0, 41, 81, 96}, .bits = 0, RANK(FLAT, 2, 1)},
     {"a wrong sequence of another rank", 3, {0, 48, 100, 96}, .bits = WRONG, RANK(FLAT, 2, 0)},
-    {"zigzag, an odd length before an empty one", 4, {0, 40, 82, 82, 96}, .bits = UNEVEN, RANK(ZIGZAG, 2, 0)},
+    {"zigzag, an indivisible length before an empty sequence", 4, {0, 40, 82, 82, 96}, .bits = UNEVEN, RANK(ZIGZAG, 2, 0)},
 };
 /* clang-format on */
 
@@ -174,14 +174,14 @@ static void check_sequences(const sequence_row *row)
         p->on_device.args.cu_seqlens_padded = p->device + p->map.regions[REGION_PADDED].at;
     set_ranks(row, &p->on_device.args);
     run(p);
-    /* A wrong sequence can have positions that no angle is for. */
+    /* A wrong sequence can have positions that are not in the table of angles. */
     check_status(p, row->bits, row->bits == WRONG ? TROPE_STATUS_POSITION : 0, row->what);
-    check_defined(p, row->what);
+    check_complete_and_repeatable(p, row->what);
     memcpy(problem_region(p, REGION_CU_SEQLENS), sequence_rows[0].boundaries, p->map.regions[REGION_CU_SEQLENS].bytes);
     if (row->right_tokens) {
         CHECK_MESSAGE(problem_run_on_host(p) == TROPE_OK, "%s", trope_last_error());
         CHECK_MESSAGE(!memcmp(found_dst(p), problem_region(p, REGION_DST), (size_t)row->right_tokens * OF_TOKEN * 2),
-                      "%s: the tokens that are right", row->what);
+                      "%s: the tokens of valid sequences differ", row->what);
     }
     problem_free(p);
 }

@@ -1,6 +1,6 @@
-/* A call works on the stream that it is given and on no other, from any thread, and allocates nothing.
+/* A call uses only the stream in its arguments, from any thread, and allocates no memory.
  *
- *     cuda_streams [--calls N]        N calls of each thread */
+ *     cuda_streams [--calls N]        each thread makes N calls */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -39,7 +39,7 @@ static void close_gate(cudaStream_t stream)
     CUDA_MUST(cudaLaunchHostFunc(stream, wait_for_gate, NULL));
 }
 
-/* With the default stream held up, calls on another stream finish, and one on the default stream does not. */
+/* While the default stream is blocked, calls on another stream finish, and a call on the default stream does not. */
 static void check_default_stream(void)
 {
     cudaStream_t stream;
@@ -54,14 +54,15 @@ static void check_default_stream(void)
     alarm(SECONDS);
     for (int kind = 0; kind < PROBLEM_KINDS; kind++) {
         CHECK_MESSAGE(problem_queue(p[kind], stream) == TROPE_OK, "%s", trope_last_error());
-        CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d beside a blocked default stream", kind);
+        CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d, while the default stream is blocked: differs from the CPU",
+                      kind);
         problem_draw(p[kind], 13, stream);
     }
-    CHECK_MESSAGE(cudaStreamQuery(NULL) == cudaErrorNotReady, "something released the default stream");
+    CHECK_MESSAGE(cudaStreamQuery(NULL) == cudaErrorNotReady, "the default stream did not stay blocked");
     CHECK_MESSAGE(problem_queue(p[0], NULL) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(cudaStreamQuery(NULL) == cudaErrorNotReady, "a call on the default stream did not wait its turn");
+    CHECK_MESSAGE(cudaStreamQuery(NULL) == cudaErrorNotReady, "a call on the default stream ran before earlier work on it");
     atomic_store(&is_open, 1);
-    CHECK_MESSAGE(problem_holds(p[0], NULL), "a call on the default stream");
+    CHECK_MESSAGE(problem_holds(p[0], NULL), "a call on the default stream: differs from the CPU");
     alarm(0);
     for (int kind = 0; kind < PROBLEM_KINDS; kind++)
         problem_free(p[kind]);
@@ -70,7 +71,7 @@ static void check_default_stream(void)
 
 /* ---- two streams at once ---- */
 
-/* Two calls that are queued before either has begun, in the order of the gates and then against it. */
+/* Queues a call on a blocked stream, then a call on another stream. The second call finishes first. */
 static void check_two_streams(void)
 {
     cudaStream_t streams[2];
@@ -85,10 +86,10 @@ static void check_two_streams(void)
     alarm(SECONDS);
     CHECK_MESSAGE(problem_queue(p[0], streams[0]) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(problem_queue(p[1], streams[1]) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(problem_holds(p[1], streams[1]), "the second stream");
+    CHECK_MESSAGE(problem_holds(p[1], streams[1]), "the second stream: differs from the CPU");
     CHECK(cudaStreamQuery(streams[0]) == cudaErrorNotReady);
     atomic_store(&is_open, 1);
-    CHECK_MESSAGE(problem_holds(p[0], streams[0]), "the first stream");
+    CHECK_MESSAGE(problem_holds(p[0], streams[0]), "the first stream: differs from the CPU");
     alarm(0);
     for (int i = 0; i < 2; i++) {
         problem_free(p[i]);
@@ -158,7 +159,7 @@ static void check_memory(void)
     CHECK_MESSAGE(before == after, "%d calls changed the free memory from %zu to %zu bytes", 1000 * PROBLEM_KINDS, before,
                   after);
     for (int kind = 0; kind < PROBLEM_KINDS; kind++) {
-        CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d after many calls", kind);
+        CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d after many calls: differs from the CPU", kind);
         problem_free(p[kind]);
     }
     CUDA_MUST(cudaStreamDestroy(stream));

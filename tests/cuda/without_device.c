@@ -1,5 +1,5 @@
-/* Where there is no device, or the environment hides it, the library loads, the CPU works, and a call that asks for CUDA
- * says what is missing and writes nothing. Needs no GPU and no build with CUDA. */
+/* Without a device, or with a device that the environment hides, the library loads and works on the CPU. A call for CUDA
+ * reports that CUDA is missing, and writes nothing. This test requires neither a GPU nor a build with CUDA. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,10 +25,10 @@ static void check_refused(entry run, const char *function)
     trope_args *a = call_args(run == trope_forward || run == kernel_name ? dense() : gradient());
     a->device = TROPE_DEVICE_CUDA;
     const trope_status status = run(a);
-    CHECK_MESSAGE(status == TROPE_ERROR_UNSUPPORTED || status == TROPE_ERROR_DEVICE, "%s without a device: %s", function,
-                  trope_status_name(status));
-    CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: '%s'", function,
-                  trope_last_error());
+    CHECK_MESSAGE(status == TROPE_ERROR_UNSUPPORTED || status == TROPE_ERROR_DEVICE,
+                  "%s without a device: unexpected status %s", function, trope_status_name(status));
+    CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: unexpected message '%s'",
+                  function, trope_last_error());
     CHECK(outputs_are_untouched());
 }
 

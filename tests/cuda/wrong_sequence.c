@@ -1,8 +1,8 @@
-/* One wrong sequence among few or many, up to 70,000: its bit is set wherever it is, by every kernel of packed calls, and
- * its tokens are NaN. And a right one that needs 64 bits, because so many ranks share it: nothing is reported, and the
- * result has the CPU's bits.
+/* One wrong sequence among up to 70,000. Every kernel for packed sequences sets the bit of the status word, wherever the
+ * wrong sequence is, and the tokens of a wrong sequence at either end are NaN. The test also has a valid sequence whose
+ * length needs 64 bits, because many ranks share it: no kernel reports an error, and the results equal the CPU's.
  *
- *     cuda_wrong_sequence [--part N]        an N-th of the tokens, for devices that are as much smaller */
+ *     cuda_wrong_sequence [--part N]        uses 1/N of the tokens, for a device with 1/N of the multiprocessors */
 #include <math.h>
 #include <string.h>
 
@@ -16,12 +16,12 @@ enum { MANY = 70000 };
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 #define PACKED          .dtype = TROPE_BF16, .layout = TROPE_THD, .cu_dtype = TROPE_I32, .padding = TROPE_PADDING_ZERO
 
-/* Calls that go different ways. Each is made forward and backward with a gradient, with freqs and with inv_freq. */
+/* Calls that use different kernels. Each runs forward and backward with a gradient, with freqs and with inv_freq. */
 static const call_case cases[] = {
-    {"a row a block", PACKED, .tokens = 64, .operands = {{32, 128, 128, 0}}},
-    {"many rows", PACKED, .tokens = 3000, .operands = {{32, 128, 128, 0}}},
-    {"several rows a block", PACKED, .tokens = 500, .operands = {{3, 32, 32, 0}}},
-    {"rows of one head", PACKED, .tokens = 3000, .operands = {{1, 128, 128, 0}}},
+    {"one token per block", PACKED, .tokens = 64, .operands = {{32, 128, 128, 0}}},
+    {"many tokens", PACKED, .tokens = 3000, .operands = {{32, 128, 128, 0}}},
+    {"several tokens per block", PACKED, .tokens = 500, .operands = {{3, 32, 32, 0}}},
+    {"tokens with one head", PACKED, .tokens = 3000, .operands = {{1, 128, 128, 0}}},
     {"elements", PACKED, .tokens = 70, .operands = {{3, 20, 20, 0}}},
 };
 
@@ -40,19 +40,20 @@ static int32_t status_of(problem *p)
     return status;
 }
 
-/* With boundary `at` replaced by `value`. */
+/* Checks that the status is set if `value` replaces boundary `at`. */
 static void check_wrong_boundary(problem *p, int64_t at, int64_t value)
 {
     int32_t *const boundary = (int32_t *)problem_region(p, REGION_CU_SEQLENS) + at, right = *boundary;
     *boundary = (int32_t)value;
     const int32_t status = status_of(p);
     CHECK_MESSAGE(status & TROPE_STATUS_CU_SEQLENS,
-                  "%s, backward %d, freqs %d: boundary %lld of %lld sequences is %lld: 0x%x", p->k.name, p->k.gradient,
-                  p->k.angles, (long long)at, (long long)p->on_device.args.sequences, (long long)value, status);
+                  "%s, backward %d, freqs %d: boundary %lld of %lld sequences is %lld: status 0x%x", p->k.name,
+                  p->k.gradient, p->k.angles, (long long)at, (long long)p->on_device.args.sequences, (long long)value,
+                  status);
     *boundary = right;
 }
 
-/* The last result has NaN in all of a token. */
+/* Checks that all elements of a token are NaN in the last result. */
 static void check_poisoned(const problem *p, int64_t token)
 {
     uint16_t found[32 * 128];
@@ -62,32 +63,32 @@ static void check_poisoned(const problem *p, int64_t token)
     CUDA_MUST(cudaMemcpy(found, dst + token * count * 2, (size_t)count * 2, cudaMemcpyDeviceToHost));
     for (int i = 0; i < count; i++)
         numbers += !isnan(number_load(TROPE_BF16, &found[i]));
-    CHECK_MESSAGE(numbers == 0, "%s, backward %d, freqs %d, %lld sequences: %d elements of token %lld are numbers",
+    CHECK_MESSAGE(numbers == 0, "%s, backward %d, freqs %d, %lld sequences: %d elements of token %lld are not NaN",
                   p->k.name, p->k.gradient, p->k.angles, (long long)p->on_device.args.sequences, numbers, (long long)token);
 }
 
-/* One sequence that is wrong is seen wherever it is, also where it holds no token; and nothing is seen that is not there.
- */
-static void check_one_among(problem *p, int64_t count)
+/* Checks that one wrong sequence sets the status, at any place and even if the sequence contains no token. Without a wrong
+ * sequence, the status must be 0. */
+static void check_sequences(problem *p, int64_t count)
 {
     const int64_t tokens = p->k.tokens, places[] = {0, 1, count / 3, count - 2, count - 1};
     int32_t *const boundaries = problem_region(p, REGION_CU_SEQLENS);
     p->on_device.args.sequences = count;
     for (int64_t i = 0; i <= count; i++)
         boundaries[i] = (int32_t)(i * tokens / count);
-    CHECK_MESSAGE(status_of(p) == 0, "%s, %lld sequences that are right", p->k.name, (long long)count);
+    CHECK_MESSAGE(status_of(p) == 0, "%s, %lld valid sequences: status is not 0", p->k.name, (long long)count);
     for (size_t i = 0; i < COUNT_OF(places); i++)
         if (places[i] >= 0 && places[i] < count)
             check_wrong_boundary(p, places[i] + 1, boundaries[places[i]] - 1);
     check_wrong_boundary(p, 0, -1);
-    if (count <= tokens) /* the sequences at the ends hold a token */
+    if (count <= tokens) /* the first and the last sequence contain a token */
         check_poisoned(p, 0);
     check_wrong_boundary(p, count, tokens + 1);
     if (count <= tokens)
         check_poisoned(p, tokens - 1);
 }
 
-static void check_one_among_many(call_case k, int64_t part)
+static void check_case(call_case k, int64_t part)
 {
     static const int64_t counts[] = {1, 2, 4, 31, 32, 200, 1023, 1024, MANY};
     k.tokens = (k.tokens + part - 1) / part;
@@ -98,16 +99,16 @@ static void check_one_among_many(call_case k, int64_t part)
         k.gradient = kind / 2 ? WITH_GRADIENT : NO_GRADIENT;
         problem *const p = problem_new(&k, 1);
         for (size_t i = 0; i < COUNT_OF(counts); i++)
-            check_one_among(p, counts[i]);
+            check_sequences(p, counts[i]);
         problem_free(p);
     }
 }
 
 /* ---- a sequence that needs 64 bits ---- */
 
-enum { WIDE_TOKENS = 64, WIDE_RANKS = 1 << 25 }; /* 2^31 tokens in all */
+enum { WIDE_TOKENS = 64, WIDE_RANKS = 1 << 25 }; /* 2^31 tokens in total */
 
-static void check_wide_stream(int32_t layout)
+static void check_64_bit_length(int32_t layout)
 {
     const call_case k = {"2^31 tokens",
                          TROPE_BF16,
@@ -128,7 +129,7 @@ static void check_wide_stream(int32_t layout)
     ((int64_t *)problem_region(p, REGION_CU_SEQLENS))[1] = (int64_t)WIDE_TOKENS * WIDE_RANKS;
     problem_upload(p, NULL);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(problem_holds(p, NULL), "cp_layout %d, %s", (int)layout, k.name);
+    CHECK_MESSAGE(problem_holds(p, NULL), "cp_layout %d, %s: differs from the CPU", (int)layout, k.name);
     CHECK(*(int32_t *)problem_region(p, REGION_STATUS) == CASE_STATUS_BEFORE); /* on both devices */
     problem_free(p);
 }
@@ -138,8 +139,8 @@ int main(int argc, char **argv)
     device_require();
     const long part = device_option(argc, argv, "--part", 1);
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        check_one_among_many(cases[i], part);
+        check_case(cases[i], part);
     for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++)
-        check_wide_stream(layout);
+        check_64_bit_length(layout);
     return check_result();
 }

@@ -1,8 +1,8 @@
-/* The rotations of models, by the calls of the library that replace them. The test gathers the angles of each token like
- * the code of a model, into one row of cos and sin for each token, and the reference rotates by these rows. The library
- * gets the angles in the forms that programs have: ids with a table of all positions, a table for each axis, a table
- * with a row for each token, the complex numbers of Llama 4, or frequencies with ids. With a table, the results have the
- * bits of eager code, forward and backward. The numbers in the tables are random. They are not cosines, and the halves
+/* Compares the rotations of models with the calls of the library that replace them. The test gathers the angles of each
+ * token like the code of a model, into one row of cos and sin for each token. The reference rotates by these rows. The
+ * library gets the angles in the forms that programs have: ids with a table of all positions, a table for each axis, a
+ * table with a row for each token, the complex numbers of Llama 4, or frequencies with ids. With a table, the results have
+ * the bits of eager code, forward and backward. The numbers in the tables are random. They are not cosines, and the halves
  * of a row differ. */
 #include <math.h>
 #include <stdio.h>
@@ -79,8 +79,8 @@ static void qwen3_vl(const model *m, const int64_t *id, turning *t)
             turn_pair(m, t, i, id[dim], plain_frequency(m, i));
 }
 
-/* The model stores the even and then the odd ones of the first 44 frequencies ("pre-rotated"), for h and for w. It cuts the
- * sections [22, 22, 20] of h, w and t, interleaves h and w pair by pair, and appends t. ids are (t, h, w). */
+/* The model reorders the first 44 frequencies ("pre-rotated"): the even ones for h come before the odd ones for w. It cuts
+ * the sections [22, 22, 20] of h, w and t, interleaves h and w pair by pair, and appends t. ids are (t, h, w). */
 static void ernie_4_5_vl(const model *m, const int64_t *id, turning *t)
 {
     double rotated[64];
@@ -155,7 +155,7 @@ static int32_t ids_last[B][S][MAX_AXES]; /* [b, s, axes], as in FLUX, Kimi and G
 static turning turnings[B * S];
 static float table[2][ROWS][WIDEST];         /* cos and sin of every position, in the model's columns */
 static float gathered[2][B * S][WIDEST];     /* the rows of the tokens, in the model's columns */
-static float by_halves[2][B * S][WIDEST];    /* the rows for the reference: scaled, an entry for each element */
+static float by_halves[2][B * S][WIDEST];    /* the rows for the reference: scaled, with an entry for each element */
 static double exact[2][B * S][WIDEST];       /* the exact rows, from the frequencies of the model */
 static char given[2][ROWS * WIDEST * 8 + 8]; /* the memory of the table of a call */
 
@@ -205,12 +205,12 @@ static const struct {
     const char *name;
     int32_t layout;
     int64_t stride[4]; /* {axis, batch, row, column}; the first three in units of a row */
-    id_layout ids;     /* with ids, a row is a position; without, a token */
+    id_layout ids;     /* a row of the table is for a position, or for a token if there are no ids */
 } ways[] = {{"all positions", TROPE_TABLE_ROWS, {0}, AXES_OUTSIDE},
             {"all positions, ids [b, s, axes]", TROPE_TABLE_ROWS, {0}, AXES_INSIDE},
             {"[axes, b, s, d]", TROPE_TABLE_AXES_BATCH_ROWS, {0}, WITHOUT_IDS},
             {"[b, s, d]", TROPE_TABLE_BATCH_ROWS, {0}, WITHOUT_IDS},
-            /* Megatron-Core. A row has twice as many columns as the call reads, like GLM-4's tables of equal halves. */
+            /* Megatron-Core. The call reads only the first half of each row, as for GLM-4's tables of equal halves. */
             {"[s, b, 1, d]", TROPE_TABLE_STRIDED, {0, 2, 2 * B, 1}, WITHOUT_IDS},
             {"[b, s, d] of cos + i sin", TROPE_TABLE_STRIDED, {0, 2 * S, 2, 2}, WITHOUT_IDS}};
 enum { WAYS = sizeof ways / sizeof ways[0] };
@@ -257,7 +257,8 @@ static void give_table(call *c, const model *m, int way, int32_t dtype)
 
 static double x[2][B * S * HEADS * HEAD_DIM], y[2][B * S * HEADS * HEAD_DIM]; /* q, and k with one head */
 
-/* Returns the same call with a row of cos and sin for each token: [2, b, s, WIDEST] in `dtype`, in half order. */
+/* Returns the same call with another table, which has a row of cos and sin for each token: [2, b, s, WIDEST] in `dtype`, in
+ * half order. */
 static call make_plain(const call *c, const void *rows, int32_t dtype)
 {
     const int64_t stride[4] = {0, S * WIDEST, WIDEST, 1}, count = B * S * WIDEST;

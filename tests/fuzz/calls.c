@@ -1,7 +1,7 @@
-/* Calls with structs whose fields may have any value. If validation refuses a call, it has not accessed the call's
- * memory. A call that passes stays inside the memory that its structs name. Each input begins with a valid call of
- * support/config.h, so that the code after validation is reached, and then changes fields, pointers, index arrays and
- * frequencies. */
+/* Calls with structs whose fields may have any value. Validation may read the structs and the host arrays, but no other
+ * memory of the call. A call that passes validation must stay inside the memory that its structs describe. Each input
+ * begins with a valid call of support/config.h, so that many calls pass validation. Then it changes fields, pointers, index
+ * arrays and frequencies. */
 #include <stddef.h>
 
 #include "fuzz/input.h"
@@ -31,7 +31,7 @@ static const size_t norm_pointers[] = {offsetof(trope_norm, weight), offsetof(tr
                                        offsetof(trope_norm, d_weight), offsetof(trope_norm, token_sums)};
 enum { OPERAND_POINTERS = 3, NORM_POINTERS = 4 };
 
-/* Changes an int32, an int64 or a double of a struct. It may be padding or a reserved field, but no pointer. */
+/* Changes an int32, an int64 or a double of a struct. It may hit padding or a reserved field, but not a pointer. */
 static void change_word(input *in, void *object, size_t size, const size_t *pointers, int pointer_count)
 {
     const size_t width = take_below(in, 2) ? 8 : 4;
@@ -195,7 +195,7 @@ static const trope_args *place_call(const call *k, int tail)
         place_structs(GUARDED_OPERANDS, k->operands, known, are_read, are_read ? args.operand_size : 0, tail / 2);
     if (args.operands)
         args.operands = operands;
-    args.norms = place_norms(k, count, tail % 8 == 4 ? tail : 0); /* stays valid, because validation reads it */
+    args.norms = place_norms(k, count, tail % 8 == 4 ? tail : 0); /* always valid, because validation reads it */
     return (const void *)place_structs(GUARDED_ARGS, &args, sizeof args, 1, bytes_of(args.struct_size),
                                        tail % 2 ? tail : 0);
 }
@@ -233,8 +233,8 @@ static void find_positions(const call *k, const trope_args *args)
         check_refused(status);
 }
 
-/* Whether the call is valid, apart from its data. An invalid call must get the same status from trope_forward or
- * trope_backward. */
+/* Whether the call is valid, apart from its data. If it is not, trope_forward or trope_backward must return the same status
+ * as trope_kernel_name. */
 static int is_valid(const trope_args *args, int backward)
 {
     char name[64];
@@ -255,8 +255,9 @@ static void run_in_memory(const trope_args *args, int backward)
     HOLDS(guarded_is_remembered(status != TROPE_OK));
 }
 
-/* Validates the call with invalid addresses. If it passes, runs it in memory. Validation may then refuse it once more:
- * memory begins or ends at the inaccessible page, so an element whose type has changed may be misaligned. */
+/* Validates the call with invalid addresses. If it passes, gives it memory, validates it again and runs it. The second
+ * validation may refuse it: memory begins or ends at the inaccessible page, so elements whose type has changed may be
+ * misaligned. */
 static void run(const config *c, const call *k, int backward, int tail, guarded_side side)
 {
     call nowhere = *k, here = *k;

@@ -34,7 +34,7 @@ static inline int take_below(input *in, int count)
     return (count > 256 ? value : value & 0xff) % count;
 }
 
-/* A number that is likely to matter: small, at an edge of a type, near `was`, or any. */
+/* A number that is likely to matter: small, at an edge of a type, near `was`, or arbitrary. */
 static inline int64_t take_number(input *in, int64_t was)
 {
     static const int64_t edges[] = {0,         -1,        1,          INT8_MAX,  INT16_MAX,    INT32_MAX,       INT32_MIN,

@@ -1,5 +1,5 @@
 /* Calls trope_frequencies and the helpers with arbitrary arguments. Each function must refuse its arguments and write
- * nothing, or return correct results with finite frequencies. It must not access a byte beyond its arguments. */
+ * nothing, or succeed with finite frequencies and valid axes. It must not access a byte beyond its arguments. */
 #include <math.h>
 
 #include "fuzz/input.h"
@@ -117,7 +117,7 @@ static void pair_axis(input *in)
     int32_t *sections = (void *)guarded_bytes(HOME_FIRST, TROPE_MAX_AXES * sizeof *sections, side);
     for (int i = 0; i < TROPE_MAX_AXES; i++)
         sections[i] = (int32_t)take_number(in, pairs / 2);
-    if (take_below(in, 2)) /* makes their sum right */
+    if (take_below(in, 2)) /* makes the sum of the sections equal to pairs */
         sections[0] = (int32_t)((uint32_t)pairs - (uint32_t)sections[1] - (uint32_t)sections[2] - (uint32_t)sections[3]);
     uint8_t *axis = make_result(HOME_OUT, (size_t)written);
     const trope_status status = trope_fill_pair_axis(axis, pairs, order, sections);
@@ -131,9 +131,9 @@ static void operands(input *in)
     trope_qkv qkv = {.struct_size = sizeof qkv};
     int32_t *const numbers[] = {&qkv.layout,   &qkv.order,    &qkv.dtype,      &qkv.q_heads,
                                 &qkv.kv_heads, &qkv.head_dim, &qkv.rotary_dim, &qkv.reserved};
-    static const int32_t usual[] = {TROPE_SBHD, TROPE_QKV_GROUPS, TROPE_BF16, 8, 2, 64, 64, 0};
+    static const int32_t typical[] = {TROPE_SBHD, TROPE_QKV_GROUPS, TROPE_BF16, 8, 2, 64, 64, 0};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        *numbers[i] = take_below(in, 3) ? usual[i] : (int32_t)take_number(in, usual[i]);
+        *numbers[i] = take_below(in, 3) ? typical[i] : (int32_t)take_number(in, typical[i]);
     qkv.batch = take_number(in, 2);
     qkv.tokens = take_number(in, 16);
     void *buffer = make_result(HOME_FIRST, 64);

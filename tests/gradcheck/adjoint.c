@@ -110,8 +110,8 @@ static void check_seed(uint64_t seed, double worst[2][4])
     linear_call *p = linear_make(seed, any, 2);
     check_transpose(p, &worst[0][dtype]);
     linear_free(p);
-    /* Only calls that can be undone: one angle for each pair, mscale 1, no random tables of cos and sin, and no padding
-     * that is zeroed. */
+    /* These calls can be undone: they have one angle for each pair, mscale 1, no random tables of cos and sin, and no
+     * padding that is zeroed. */
     const uint8_t rotation[][2] = {{OPTION_DTYPE, dtype},
                                    {OPTION_MSCALE, (uint8_t)(seed / 4 % 2)},
                                    {OPTION_NORM, NORM_NONE},

@@ -23,7 +23,7 @@ static config *make(uint64_t seed)
     return config_make(seed, &choices);
 }
 
-/* Whether the gradient is the same for all thread counts and all instruction sets of this machine. */
+/* Returns whether the gradient is the same for all thread counts and all instruction sets of this machine. */
 static int is_deterministic(config *c)
 {
     const void *const gradient = c->args.d_freqs ? (void *)c->args.d_freqs : (void *)c->args.d_inv_freq;

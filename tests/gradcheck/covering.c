@@ -8,8 +8,8 @@
 
 #define MAX_VALUES 8
 #define OPTIONS    OPTION_COUNT
-#define ATTEMPTS   400 /* to find choices with a pair of values; if all fail, the pair is a contradiction */
-#define CANDIDATES 12  /* choices to find for a pair; the sweep runs the one with the most new pairs */
+#define ATTEMPTS   400 /* attempts to find choices with a pair of values; if all fail, the pair is a contradiction */
+#define CANDIDATES 12  /* after this many choices, the sweep runs the one with the most new pairs */
 
 typedef struct sweep {
     uint8_t covered[OPTIONS][MAX_VALUES][OPTIONS][MAX_VALUES];
@@ -47,7 +47,7 @@ static void run(sweep *s, const config_choices *choices)
     config_free(c);
 }
 
-/* Runs a configuration with the two values, unless an earlier configuration had both or none can have both. */
+/* Runs a configuration with the two values, unless an earlier one had both, or no configuration can have both. */
 static void cover(sweep *s, const uint8_t pair[2][2])
 {
     int most = 0, found = 0;

@@ -11,7 +11,7 @@
 /* ---- The program: on_host.c or tests/cuda ---- */
 
 /* The parts that run if the command line names none, ended by NULL. */
-extern const char *const gradcheck_usual_parts[];
+extern const char *const gradcheck_default_parts[];
 
 /* The name of the program, for commands that repeat a failure. */
 extern const char *const gradcheck_program;
@@ -42,13 +42,13 @@ void gradcheck_print_comparison(const comparison *result);
 
 /* ---- Checks without a reference ---- */
 
-/* A random call, seen as y = M x with upstream gradient dy, for checks that need no reference. x is the forward_src of the
+/* A random call as y = M x with the upstream gradient dy, for checks that need no reference. x is the forward_src of the
  * config, or the src of the forward call for an operand that is only copied. dy is the src of the backward call. */
 typedef struct linear_call {
     config *c;
     call forward;            /* x to y */
     call backward;           /* dy to dx, with the gradient of the angles */
-    int64_t inputs, outputs; /* elements of x and dx, and of y and dy; with shared heads, fewer inputs than outputs */
+    int64_t inputs, outputs; /* the elements of x or dx, and of y or dy; shared heads make the inputs fewer */
     char **x, **dx, **y, **dy;
     double amplitude; /* bounds the magnitude of each element of y and each term of dx */
     int heads;        /* the largest number of heads that are summed to one head of dx */

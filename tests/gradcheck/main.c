@@ -78,21 +78,21 @@ int gradcheck_random(seed_range seeds)
     return check_result();
 }
 
-static int is_usual(const char *name)
+static int is_default(const char *name)
 {
     int i = 0;
-    while (gradcheck_usual_parts[i] && strcmp(name, gradcheck_usual_parts[i]))
+    while (gradcheck_default_parts[i] && strcmp(name, gradcheck_default_parts[i]))
         i++;
-    return gradcheck_usual_parts[i] != NULL;
+    return gradcheck_default_parts[i] != NULL;
 }
 
 int main(int argc, char **argv)
 {
-    const int names = argc > 1 && argv[1][0] != '-'; /* whether a part is named before the options */
+    const int names = argc > 1 && argv[1][0] != '-'; /* 1 if a part is named before the options */
     int status = 0, ran = 0;
     gradcheck_start();
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        if (names ? strcmp(parts[i].name, argv[1]) : !is_usual(parts[i].name))
+        if (names ? strcmp(parts[i].name, argv[1]) : !is_default(parts[i].name))
             continue;
         printf("%s:\n", parts[i].name);
         status |= parts[i].run(parse_seeds(argc - names, argv + names, parts[i].count));

@@ -1,8 +1,8 @@
 #include "gradcheck/gradcheck.h"
 
 const char *const gradcheck_program = "gradcheck";
-const char *const gradcheck_usual_parts[] = {"random",          "covering",       "adjoint", "finite_difference",
-                                             "norm_difference", "angle_gradient", NULL};
+const char *const gradcheck_default_parts[] = {"random",          "covering",       "adjoint", "finite_difference",
+                                               "norm_difference", "angle_gradient", NULL};
 
 void gradcheck_start(void)
 {

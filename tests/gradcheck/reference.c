@@ -38,7 +38,7 @@ static void check_rounding(void)
     CHECK(number_round(TROPE_F16, 65520) == (double)INFINITY);           /* half an ulp beyond it */
     CHECK(number_round(TROPE_F16, 0x1p-25) == 0);                        /* half of the smallest number: a tie, to even */
     CHECK(number_round(TROPE_F16, 0x1.8p-25) == 0x1p-24);                /* three quarters of the smallest */
-    CHECK(number_round(TROPE_F32, 1.0 / 3) == (double)(float)(1.0 / 3)); /* as the compiler rounds */
+    CHECK(number_round(TROPE_F32, 1.0 / 3) == (double)(float)(1.0 / 3)); /* like a conversion by the compiler */
     CHECK(number_half_ulp(TROPE_F32, 1) == 0x1p-24 && number_half_ulp(TROPE_F16, 0) == 0x1p-25);
 }
 
@@ -97,7 +97,7 @@ static void check_angles(void)
         c.args.inv_freq = &phases[i].inv_freq;
         check_unit_pair(&c, phases[i].cosine, phases[i].sine);
     }
-    /* A quarter turn per position at position 3, and a sixteenth turn per position at position -1. */
+    /* The phase step is a quarter turn at position 3, and a sixteenth turn at position -1. */
     const uint64_t quarter = 1ull << 62, sixteenth = 1ull << 60;
     const int64_t three = 3, minus_one = -1;
     c.args.inv_freq = NULL;
@@ -235,8 +235,8 @@ static void check_sums(void)
     r = reference_run(call_args(&c), 1);
     CHECK((double)r.operands[0][0].value == 12010 && (double)r.operands[0][3].value == 6049);
     reference_free(&r);
-    /* The tree adds neighbours first, in fp32. Heads 2 and 3 are too small to change the sum when each is added alone, and
-     * the tree never adds them to each other. */
+    /* The tree adds neighbours first, in fp32. Heads 2 and 3 are so small that adding either of them alone does not change
+     * the sum. The tree does not add them to each other. */
     o->accumulate = 0;
     dy[0][0] = 0x1p24f;
     dy[1][0] = dy[2][0] = 1;

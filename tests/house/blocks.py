@@ -1,7 +1,7 @@
-"""Every program and every command that the documentation shows is run by a test, or named here with the reason why not; and
-nothing is named that the documentation does not show.
+"""Checks that a test runs every program and command in the documentation, or that this file lists the reason why not. The
+documentation must show everything that is listed here.
 
-    blocks.py ROOT [TOOL]    the trope command line, where it is built
+    blocks.py ROOT [TOOL]    TOOL is the trope command line, if it was built
 """
 
 import collections
@@ -12,16 +12,16 @@ import sys
 
 from checks import check, read, wrong
 
-# Fenced blocks by page and language, how many there are, and what runs them.
+# The fenced blocks of each page and language: their number, and the tests that run them.
 PROGRAMS = {
     ("README.md", "c"): (1, "api_readme"),
-    ("README.md", "text"): (1, "api_readme: what the program before prints"),
+    ("README.md", "text"): (1, "api_readme: the output of the program above"),
     ("README.md", "python"): (3, "python_readme, python_readme_ctypes"),
     ("docs/recipes.md", "c"): (14, "recipes_NAME; tests/recipes/CMakeLists.txt counts them"),
 }
 
-INSTALLS, LONG = "installs, and builds", "takes minutes or hours"
-GPU, CLUSTER, FILES = "needs a GPU", "needs MPI or several machines", "needs files of the reader's"
+INSTALLS, LONG = "installs and builds", "takes minutes or hours"
+GPU, CLUSTER, FILES = "needs a GPU", "needs MPI or several machines", "needs the reader's files"
 HERE = "run here"
 COMMANDS = {
     # README.md
@@ -68,7 +68,7 @@ COMMANDS = {
     "python3 bench/tables.py bench/results/h100.json f32": "tools_results",
     "python3 bench/tables.py --summary bench/results/h100.json": "tools_results",
     "python3 bench/plot.py result.json docs/cuda-ratio.svg": "needs matplotlib",
-    "python3 bench/interleave.py build/tools/trope OLD NEW": LONG + "; tools_interleave runs it with numbers of its own",
+    "python3 bench/interleave.py build/tools/trope OLD NEW": LONG + "; tools_interleave runs it with known numbers",
     "tests/cuda/prove build out": GPU,
     "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/frameworks.py --only layers --json bench/results/layers-h100.json": GPU,
@@ -81,7 +81,7 @@ COMMANDS = {
     "torchrun --nnodes 2 --nproc-per-node 8 --no-python \\": CLUSTER,
     "trope_multigpu --device cpu --ranks 4": "multigpu_threads_4",
     "mpirun -n 4 trope_multigpu --device cpu": "multigpu_mpi",
-    "ctest --test-dir build -L numerics": "is what runs tests",
+    "ctest --test-dir build -L numerics": "runs tests",
     "cmake -DTROPE_LONG_TESTS=ON build && ctest --test-dir build -L long": LONG,
     "cmake --preset fuzz && cmake --build build-fuzz --target fuzz -j": LONG + "; .ci/run does so",
     "tests/fuzz/run": LONG,
@@ -101,7 +101,7 @@ COMMAND = r"(trope|trope_multigpu|mpirun|srun|torchrun|cmake|ctest|pip|python3?|
 
 
 def commands_of(text):
-    """Lines of indented blocks that begin like a command; two spaces, or a #, begin what is said of it."""
+    """Yields the commands in indented blocks. Two spaces or a # end a command and begin its explanation."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     for block in re.findall(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n)+", text):
         for line in block.splitlines():
@@ -118,21 +118,21 @@ def check_pages(root):
         blocks.update((page, language) for language in re.findall(r"^```(\w+)$", text, flags=re.M))
         for command in commands_of(text):
             shown.add(command)
-            check(command in COMMANDS, page, "shows a command that nothing runs:", command)
+            check(command in COMMANDS, page, "shows a command that is not listed here:", command)
     for key in set(blocks) | set(PROGRAMS):
         if key[1] == "python" and key[0] != "README.md":
-            continue  # python_readme runs those of all pages
+            continue  # python_readme runs the Python blocks of all pages
         known = PROGRAMS.get(key, (0, ""))[0]
-        check(blocks[key] == known, *key, "blocks:", blocks[key], "are shown and", known, "are known to be run")
+        check(blocks[key] == known, *key, "blocks:", blocks[key], "are on the page, and", known, "are listed here")
     for command in set(COMMANDS) - shown:
-        check(False, "is named here, and no page shows it:", command)
+        check(False, "no page shows this command, which is listed here:", command)
     return len(shown), sum(blocks.values())
 
 
 def run_here(tool):
     for command in (command for command, how in COMMANDS.items() if how == HERE):
         result = subprocess.run([tool, *command.split()[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        check(result.returncode == 0, command, "ends with", result.returncode, result.stdout.decode()[-300:])
+        check(result.returncode == 0, command, "exits with status", result.returncode, result.stdout.decode()[-300:])
 
 
 def main(root, tool=None):

@@ -1,4 +1,4 @@
-"""What the scripts that read pages share: a file as text, and the list of what is wrong."""
+"""Shared by the scripts that read pages: a function that reads a file as text, and a list of errors."""
 
 import os
 

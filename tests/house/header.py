@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The public header can be read in one go: at most 600 lines, of at most 100 columns.
+"""Checks that the public header is short enough to read at once: at most 600 lines of at most 100 columns.
 
     header.py HEADER
 """
@@ -14,10 +14,10 @@ def main():
         lines = file.read().splitlines()
     wide = [(number, len(line)) for number, line in enumerate(lines, 1) if len(line) > COLUMNS]
     for number, columns in wide:
-        print(f"{path}:{number}: {columns} columns, and {COLUMNS} is the most")
+        print(f"{path}:{number}: {columns} columns, but at most {COLUMNS} are allowed")
     if len(lines) > LINES:
-        print(f"{path}: {len(lines)} lines, and {LINES} is the most")
-    print(f"{len(lines)} lines, the widest of {max(map(len, lines))} columns")
+        print(f"{path}: {len(lines)} lines, but at most {LINES} are allowed")
+    print(f"{len(lines)} lines, the widest has {max(map(len, lines))} columns")
     return 1 if wide or len(lines) > LINES else 0
 
 

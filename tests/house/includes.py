@@ -1,30 +1,30 @@
 #!/usr/bin/env python3
-"""Includes point down only: api > bwd > fwd > varlen > core > include/trope.
+"""Checks that includes point down only: api > bwd > fwd > varlen > core > include/trope.
 
-    includes.py SOURCE_DIRECTORY    the directory that holds src/
+    includes.py SOURCE_DIRECTORY    the directory that contains src/
 
-A file of src/ may include its own floor and those below it. What lies in a folder cuda/ is included by CUDA alone (a folder
-cuda/, or a .cu file), and what lies in cpu/ never by CUDA.
+A file of src/ may include files of its own layer (see FLOORS) and of the layers below it. Only CUDA code (in a folder
+cuda/, or a .cu file) may include files of a folder cuda/. CUDA code must not include files of a folder cpu/.
 """
 import pathlib
 import re
 import sys
 
-FLOORS = ["trope", "core", "varlen", "fwd", "bwd", "api"]  # from the ground up
+FLOORS = ["trope", "core", "varlen", "fwd", "bwd", "api"]  # from bottom to top
 
 
 def faults(name, included):
-    """What is wrong with one include of the file src/`name`."""
+    """Yields the errors of one include in the file src/`name`."""
     floor, of = name.parts[0], included.parts[0]
     if floor not in FLOORS or of not in FLOORS:
-        yield f"{of if floor in FLOORS else floor}/ is no floor of the house"
+        yield f"{of if floor in FLOORS else floor}/ is not one of the FLOORS"
     elif FLOORS.index(of) > FLOORS.index(floor):
         yield f"{floor} is below {of}"
     is_cuda = "cuda" in name.parts or name.suffix == ".cu"
     if "cuda" in included.parts and not is_cuda:
-        yield "what is in cuda/ is for CUDA alone"
+        yield "only CUDA code may include files of cuda/"
     if "cpu" in included.parts and is_cuda:
-        yield "CUDA does without what is in cpu/"
+        yield "CUDA code must not include files of cpu/"
 
 
 def main():
@@ -41,7 +41,7 @@ def main():
             for fault in faults(name, pathlib.PurePosixPath(match[1])):
                 bad += 1
                 print(f'src/{name}:{number}: includes "{match[1]}": {fault}')
-    print(f"{len(files)} files, {count} includes, {bad} that must not be")
+    print(f"{len(files)} files, {count} includes, {bad} not allowed")
     return 1 if bad or not count else 0
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""docs/semantics.md agrees with the header, and with the tests, about wrong and forgotten fields.
+"""Checks that docs/semantics.md agrees with the header and the tests about wrong and forgotten fields.
 
     refusals.py ROOT
 
 Under "What is refused":
-- each argument of the table is a field of its struct in trope.h, and each status in parentheses is one of trope.h;
-- for each argument, and for each status of a row, a test expects such a refusal;
+- each argument of the table is a field of its struct in trope.h, and each status in parentheses is a status of trope.h;
+- for each argument and each status of a row, a test expects such a refusal;
 - each argument that a test expects to be refused with DATA or UNSUPPORTED is in the table with that status;
-- each status of trope.h is there, but for that of the CUDA runtime.
+- each status of trope.h is in the section, except the status of the CUDA runtime.
 
-Under "What cannot be caught": each field that tests/api/forgotten.c may forget is there, and trope.h has all names there.
+Under "What cannot be caught": each field that tests/api/forgotten.c may forget is listed, and trope.h has all listed names.
 """
 
 import glob
@@ -26,19 +26,19 @@ VARIABLES = {"a": "", "q": "operands[i].", "k": "operands[i]."}  # in VALUES(val
 
 
 def fields_of(header, struct):
-    """The members of a struct."""
+    """Returns the members of a struct."""
     body = re.search(r"typedef struct %s \{(.*?)\} %s;" % (struct, struct), header, flags=re.S)[1]
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
     return set(re.findall(r"(\w+)(?:\[\w+\])?\s*[,;]", body))
 
 
 def general(argument):
-    """operands[0].src_stride[3] is operands[i].src_stride in the table."""
+    """Returns the argument as in the table: operands[i].src_stride for operands[0].src_stride[3]."""
     return re.sub(r"\[\d\]$", "", re.sub(r"^(operands|norms)\[\d\]", r"\1[i]", argument))
 
 
 def refusals_of_tests(root):
-    """The pairs of argument and status that rows of the tests expect."""
+    """Returns the pairs of argument and status that rows of the tests expect."""
     pairs = set()
     for path in sum((glob.glob(os.path.join(root, pattern)) for pattern in TESTS), []):
         text = read(root, path)
@@ -54,7 +54,7 @@ def refusals_of_tests(root):
 
 
 def rows_of(text):
-    """The arguments and statuses of each row of the table."""
+    """Yields the arguments and statuses of each row of the table."""
     for arguments, rules in re.findall(r"^\| (`.*?) \| (.*) \|$", text, flags=re.M):
         statuses = {(re.findall(r"\(([A-Z]+)\)$", rule) or ["ARGUMENT"])[0] for rule in rules.split("; ")}
         yield re.findall(r"`([^`]+)`", arguments), statuses
@@ -64,17 +64,27 @@ def check_refused(text, header, fields, tested):
     known, rows = set(re.findall(r"\bTROPE_ERROR_(\w+) = ", header)), list(rows_of(text))
     for arguments, statuses in rows:
         for argument in arguments:
-            check(argument in fields, argument, "is no field of trope.h")
-            check(any((argument, status) in tested for status in statuses), argument, "is refused by no test:", *statuses)
+            check(argument in fields, argument, "is not a field in trope.h")
+            check(
+                any((argument, status) in tested for status in statuses),
+                argument,
+                "is refused in no test with status:",
+                *statuses,
+            )
         for status in statuses:
             check(
-                any((argument, status) in tested for argument in arguments), *arguments, "are refused by no test:", status
+                any((argument, status) in tested for argument in arguments),
+                *arguments,
+                "are refused in no test with status:",
+                status,
             )
     for argument, status in sorted(tested):
         if argument in fields and status in ("DATA", "UNSUPPORTED"):
-            check(any(argument in row[0] and status in row[1] for row in rows), argument, "has no row with", status)
+            check(any(argument in row[0] and status in row[1] for row in rows), argument, "has no row with status", status)
     named = set(re.findall(r"\(([A-Z]+)\)", text)) | {"ARGUMENT"}
-    check(named == known - {"DEVICE"}, "statuses that either trope.h or the page lacks:", named ^ (known - {"DEVICE"}))
+    check(
+        named == known - {"DEVICE"}, "statuses that are only in trope.h or only on the page:", named ^ (known - {"DEVICE"})
+    )
     return len(rows)
 
 
@@ -83,8 +93,8 @@ def check_forgotten(text, root, names):
     listed = set(re.findall(r"`(\w+)`", "".join(entries)))
     test = read(root, "tests/api/forgotten.c")
     forgettable = set(re.findall(r'"(\w+)"', re.search(r"forgettable\[\] = \{(.*?)\};", test, flags=re.S)[1]))
-    check(forgettable <= listed, "forgotten without an error, and not under What cannot be caught:", forgettable - listed)
-    check(listed <= names, "no names of trope.h, under What cannot be caught:", listed - names)
+    check(forgettable <= listed, "What cannot be caught does not list:", forgettable - listed)
+    check(listed <= names, "What cannot be caught lists names that are not in trope.h:", listed - names)
     return len(listed)
 
 
@@ -96,7 +106,7 @@ def main(root):
     listed = check_forgotten(sections["What cannot be caught"], root, set(re.findall(r"\w+", header)))
     for line in wrong:
         print(line)
-    print("%d rows of refusals, %d names that may be forgotten, %d wrong" % (rows, listed, len(wrong)))
+    print("%d rows of refusals, %d fields that may be forgotten, %d wrong" % (rows, listed, len(wrong)))
     return bool(wrong) or rows < 10
 
 

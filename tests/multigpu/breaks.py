@@ -1,10 +1,10 @@
-"""A mistake that is made on purpose is caught in every case in which a rank can make it, and is named; cases in which no
-rank can make it still hold.
+"""A deliberate mistake is detected and named in every case in which a rank can make it. All other cases still have the
+right results.
 
     breaks.py PROGRAM MPIRUN
 
-with the mistake in TROPE_MULTIGPU_BREAK. Each word of TROPE_MULTIGPU_ONLY selects cases that it is tried on; without it they
-are all in bf16.
+TROPE_MULTIGPU_BREAK names the mistake. Each word of TROPE_MULTIGPU_ONLY selects cases that are tested. Without this
+variable, all cases in bf16 are tested.
 """
 
 import os
@@ -14,14 +14,14 @@ from program import check, finish, run
 MISTAKE = os.environ["TROPE_MULTIGPU_BREAK"]
 ONLY = os.environ.get("TROPE_MULTIGPU_ONLY", "/bf16").split()
 WAY = os.environ.get("TROPE_MULTIGPU_WAY", "threads")
-# With some layouts another mistake gives the same bits: then both are named.
+# With some layouts, these two mistakes give the same bits. The program then names both.
 TWINS = {"local": {"rank"}, "rank": {"local"}}
 
 
 def named(case):
-    if MISTAKE == "bit":  # nobody's mistake: the place is named
+    if MISTAKE == "bit":  # not the mistake of a rank: the program names the place
         return not case["causes"] and "1 wrong, first in" in case["cause"] and "unknown: rank" in case["cause"]
-    if MISTAKE == "reduce":  # of the kinds of ranks, the one that is left out
+    if MISTAKE == "reduce":  # the program names the kind of ranks over which the sum is missing
         kind = ("context" if case["cp"] > 1 else
                 "tensor" if case["tp"] > 1 and not case["variant"].endswith("-token") else "data")
         return case["cause"] == "reduce: d_weight is not added over the %s parallel ranks" % kind
@@ -39,11 +39,11 @@ def main():
     for case in cases:
         name = "%s/%s: %s" % (case["split"], case["variant"], case["cause"])
         if case["is_broken"]:
-            check(not case["ok"], "not caught:", name)
-            check(named(case), "not named:", name)
+            check(not case["ok"], "mistake not detected:", name)
+            check(named(case), "mistake not named:", name)
         else:
-            check(case["ok"], "wrong though nothing is broken:", name)
-    print("%s: %d of %d cases could have it" % (MISTAKE, len(broken), len(cases)))
+            check(case["ok"], "wrong without a mistake:", name)
+    print("%s: in %d of %d cases a rank can make this mistake" % (MISTAKE, len(broken), len(cases)))
 
 
 main()

@@ -1,13 +1,13 @@
-"""A rank that dies, hangs or has no device ends the whole run, soon, with a message that names the rank; however the ranks
-were started, and whichever rank it is."""
+"""A rank that dies, hangs or has no device ends the whole run soon, with a message that names the rank. This holds for each
+rank that FAILING lists, and for all ways to start the ranks."""
 
 import os
 
 from program import RANKS, check, finish, launches, run
 
-LIMIT = 60  # seconds, for any failure
-TIMEOUT = int(os.environ.get("TROPE_MULTIGPU_TIMEOUT", "3"))  # that count as a hang
-# The ranks that are let fail, one at a time.
+LIMIT = 60  # seconds in which a run must end after any failure
+TIMEOUT = int(os.environ.get("TROPE_MULTIGPU_TIMEOUT", "3"))  # seconds without progress that count as a hang
+# The ranks that fail, one in each run.
 FAILING = sorted({int(rank) for rank in os.environ.get("TROPE_MULTIGPU_FAILING", "0 %d" % (RANKS - 1)).split()})
 WORDS = {"die": "died", "hang": "hangs", "no-device": "has no device"}
 
@@ -17,10 +17,11 @@ def check_failure(way, kind, rank):
                  "%s@%d" % (kind, rank), timeout=2 * LIMIT)
     what = (way, kind, rank, result.status, result.err[-1000:])
     lines = [line for line in result.err.splitlines() if line.startswith("trope_multigpu: ")]
-    check(result.status != 0, "the status tells of it", *what)
-    check(result.seconds < LIMIT, "it ends within a minute, not %.0f s" % result.seconds, *what)
-    check(lines and all("rank %d" % rank in line and WORDS[kind] in line for line in lines), "the rank is named", *what)
-    check("cases hold" not in result.out, "there is no verdict", *what)
+    check(result.status != 0, "the exit status is not 0", *what)
+    check(result.seconds < LIMIT, "the run ends within a minute, not %.0f s" % result.seconds, *what)
+    check(lines and all("rank %d" % rank in line and WORDS[kind] in line for line in lines), "the message names the rank",
+          *what)
+    check("cases hold" not in result.out, "no verdict is printed", *what)
 
 
 def main():

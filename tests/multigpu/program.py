@@ -1,5 +1,5 @@
-"""Starting trope_multigpu in each of its ways, and counting checks. A script is called with the program and mpirun (or
-"none") as its arguments and ends with program.finish(). TROPE_MULTIGPU_DEVICE=cuda runs it on GPUs, otherwise it is the CPU.
+"""Starts trope_multigpu in all possible ways, and counts checks. The arguments of a script are the program and mpirun (or
+"none"). A script ends with program.finish(). The program runs on GPUs if TROPE_MULTIGPU_DEVICE=cuda, otherwise on the CPU.
 """
 
 import json
@@ -18,12 +18,12 @@ MPIRUN = sys.argv[2] if sys.argv[2] != "none" else None
 DEVICE = os.environ.get("TROPE_MULTIGPU_DEVICE", "cpu")
 RANKS = int(os.environ.get("TROPE_MULTIGPU_RANKS", "4"))
 LIKE_TORCHRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "like_torchrun")
-# Open MPI refuses root, and more ranks than processors, unless it is told that both are meant.
+# Open MPI refuses to run as root without these variables, and to run more ranks than processors without --oversubscribe.
 os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
 
 
 def launches():
-    """{name: the words before the options} of the ways to start it that there are here."""
+    """Returns {name: the command without options} for the ways to start the program that work here."""
     ways = {"threads": [PROGRAM, "--ranks", str(RANKS)], "torchrun": [LIKE_TORCHRUN, str(RANKS), PROGRAM]}
     if MPIRUN:
         ways["mpi"] = [MPIRUN, "--oversubscribe", "-n", str(RANKS), PROGRAM]

@@ -1,4 +1,4 @@
-# What CTest runs of trope_multigpu: all of it on the CPU, where it takes four ranks and no GPU.
+# The CTest tests of trope_multigpu. All of them run on the CPU, mostly with four ranks, and need no GPU.
 if(NOT TARGET trope_multigpu)
   return()
 endif()
@@ -16,7 +16,7 @@ function(multigpu_run name)
       ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
-# multigpu_script(name SCRIPT VARIABLE=VALUE...): a script of program.py.
+# multigpu_script(name SCRIPT VARIABLE=VALUE...): runs a script that uses program.py.
 function(multigpu_script name script)
   if(NOT Python3_FOUND OR NOT trope_multigpu_has_json)
     multigpu_run(${name} sh -c "echo 'skipped: Python 3 or cJSON was not found when this build was configured'; exit 77")
@@ -28,7 +28,7 @@ endfunction()
 
 if(TROPE_MPI_FOUND)
   multigpu_run(mpi ${multigpu_mpirun} --oversubscribe -n 4 $<TARGET_FILE:trope_multigpu> --device cpu)
-elseif(NOT TROPE_SANITIZE) # MPI stays out of those builds
+elseif(NOT TROPE_SANITIZE) # builds with sanitizers do not use MPI
   multigpu_run(mpi sh -c "echo 'skipped: MPI was not found when this build was configured'; exit 77")
 endif()
 foreach(ranks 1 2 4 6 8)
@@ -37,14 +37,14 @@ endforeach()
 multigpu_run(simulation trope_multigpu --simulate)
 multigpu_script(commands commands.py)
 multigpu_script(failures failures.py)
-# Minutes in all, of a program that is not the library: tools/test has the smaller ones.
+# These tests take minutes in total and do not test the library itself. tools/test runs the shorter ones.
 function(multigpu_long)
   foreach(name IN LISTS ARGN)
     set_property(TEST multigpu_${name} APPEND PROPERTY LABELS long)
   endforeach()
 endfunction()
 multigpu_long(threads_6 threads_8 failures)
-# Phases wait for each other by the clock: with another test on the same processors, they would be waiting for that.
+# The phases of this test have time limits, which a run beside another test could exceed.
 set_tests_properties(multigpu_failures PROPERTIES RUN_SERIAL ON)
 foreach(mistake gather axis reduce)
   multigpu_script(break_${mistake} breaks.py TROPE_MULTIGPU_BREAK=${mistake}
@@ -60,5 +60,5 @@ if(TROPE_MPI_FOUND)
   multigpu_script(break_rank_mpi breaks.py TROPE_MULTIGPU_BREAK=rank TROPE_MULTIGPU_WAY=mpi)
 endif()
 
-# What `prove` runs, for a build folder that is to be carried to another machine.
+# Builds everything that `prove` runs, for a build folder that will be copied to another machine.
 add_custom_target(multigpu_prove DEPENDS trope_multigpu trope_tool)

@@ -2,7 +2,7 @@
 
     mutate.py --build BUILD --work DIR [--count 150] [--seed 1] [--jobs 1] [--list FILE] > RESULTS
 
-BUILD is a build with the shared library and the tests, which run with each mutated library. DIR keeps these libraries.
+BUILD is a build with the shared library and the tests. The tests run with each mutated library. DIR keeps these libraries.
 Each line of RESULTS has "file:line", the old line, the new line and the outcome, separated by tabs. A change that does not
 compile, or that produces the same library, is replaced by another change. --list repeats the changes of earlier RESULTS.
 TROPE_TEST_SHARE=8 in the environment runs an eighth of the random calls (tests/support/seeds.h).
@@ -24,8 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The files to change: validation, positions, offsets and the rotation.
 FILES = """api/validate.c api/validate_memory.c api/layout.c api/positions.c core/overlap.c core/pairs.h core/rotate.h
-    varlen/check.c varlen/context_parallel.h varlen/position.h varlen/row.h varlen/sequence_template.h varlen/sequences.h
-    fwd/cpu/rows_template.h fwd/cpu/pairs_template.h fwd/cpu/vector_rotate.h""".split()
+    varlen/check.c varlen/context_parallel.h varlen/position.h varlen/token.h varlen/sequence_template.h
+    varlen/position_source.h fwd/cpu/tokens_template.h fwd/cpu/pairs_template.h fwd/cpu/vector_rotate.h""".split()
 # Pairs of a pattern and a replacement: comparisons, arithmetic, logic, conditions, constants, names, statements.
 SWAPS = [
     (" < ", " <= "),
@@ -44,7 +44,7 @@ for names in "batch tokens,DIM_GROUP DIM_HEAD,DIM_TOKEN DIM_BATCH,c1 c2,s1 s2,fi
     one, other = names.split()
     SWAPS += [(r"(?<![a-z])%s\b" % one, other), (r"(?<![a-z])%s\b" % other, one)]
 SWAPS += [(r"^(\s+)(?!\s|(?:return|const|static|typedef)\b|(?:u?int\w*|trope_\w+) \*?[a-z])[^;{}]*;$", r"\1;")]
-# The tests that run with each mutated library. Tests that are quick and find much come first.
+# The tests that run with each mutated library. Quick tests that find many mistakes come first.
 TESTS = ["^(api|recipes|frameworks|varlen)_", "^parity_", "^(gradcheck_|threads_first_bad|numerics_call|numerics_rules)"]
 NO_TESTS = "^api_(abi|hardened|header|symbols)"
 SECONDS = "240"  # the time limit of a test, because a mutant may loop forever
@@ -83,8 +83,8 @@ def read_list(results):
 
 
 def make_library(work, folder, change):
-    """The path of the library with a change (None: unchanged), or None if it does not compile. It is built in a folder and
-    kept under a hash of its sources."""
+    """The path of the library with a change (None: no change), or None if the change does not compile. The library is built
+    in work/folder, and kept under a hash of its sources."""
     sources = {
         p: p.read_text() for part in ["cmake", "include", "src"] for p in sorted((ROOT / part).rglob("*")) if p.is_file()
     }

@@ -137,7 +137,7 @@ static void find_y(const norm_case *c, const double *weights, const double *freq
         normalise(c, weights, heads);
 }
 
-/* Returns L = sum dy y, with x, the weight and inv_freq moved by `step` times their directions. NULL: not moved. */
+/* Returns L = sum dy y, with x, the weight and inv_freq moved by `step` times their directions. NULL is no direction. */
 static double loss(const norm_case *c, double step, const double *of_x, const double *of_weight, const double *of_frequency)
 {
     static double weights[HEADS * MOST_DIM], frequencies[MOST_DIM / 2];

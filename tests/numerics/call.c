@@ -26,7 +26,7 @@ typedef struct problem {
     float freqs[TOKENS][PAIRS];
 } problem;
 
-static problem p; /* a megabyte: not on the stack */
+static problem p; /* a megabyte, too large for the stack */
 
 static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512};
 static const int32_t dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16, TROPE_F64};

@@ -13,7 +13,7 @@ static const uint32_t exact_inverse_two_pi[12] = {
     0x7f9458ea, 0xf7aef158, 0x6dc91b8e, 0x909374b8, 0x01924bba, 0x82746487,
 };
 
-/* A bit with value 2^place in mantissa / (2 pi) * 2^exponent is bit place - exponent of this product. */
+/* The bit with the value 2^place in mantissa / (2 pi) * 2^exponent is exact_bit(p, place - exponent). */
 typedef struct exact_product {
     uint32_t word[14]; /* mantissa / (2 pi), least significant first; the binary point is just below word[12] */
 } exact_product;

@@ -61,7 +61,7 @@ static void make_tie(random_state *r, float x[3])
     }
 }
 
-/* Like make_tie, but the product misses the tie by about a unit in the last place of a double. */
+/* Like make_tie, but x[1] is rounded, so the product misses the tie by a little. */
 static void make_near_tie(random_state *r, float x[3])
 {
     const int exponent = (int)random_between(r, -60, 60);

@@ -198,7 +198,7 @@ static void check_every_phase(void)
         worst_merge(&total, mine);
     }
     printf("every phase: largest error %.3g at %.0f / 2^32 of a turn\n", total.error, total.at);
-    CHECK(total.error <= BOUND - 2e-9); /* a phase of 32 bits itself has an error up to 1.5e-9 radians */
+    CHECK(total.error <= BOUND - 2e-9); /* a phase of 32 bits has an error up to 1.5e-9 radians */
 }
 
 /* Compares the largest errors of sine and cosine at 1000 positions up to `last`: by the phase, and by position * inv_freq

@@ -138,7 +138,7 @@ static void free_whole(whole *w)
     free(w->freqs);
 }
 
-/* Returns the call of one rank, still with the memory of the whole. */
+/* Returns the call of one rank. Its pointers still point to the memory of the whole sequence. */
 static call rank_call(const whole *w, int32_t rank)
 {
     call k = w->k;
@@ -149,8 +149,8 @@ static call rank_call(const whole *w, int32_t rank)
     return k;
 }
 
-/* Returns the index in the whole sequence of a token of a rank. Tokens before the first sequence and after the last one
- * have no place there, and the result is -1. With FLAT every token has a place. */
+/* Returns the index that a token of a rank has in the whole sequence. Tokens before the first sequence and after the last
+ * one have no such index, and the result is -1. With FLAT, every token has an index. */
 static int64_t token_in_whole(const trope_args *rank, int64_t token)
 {
     trope_args plain = {.batch = 1, .tokens = rank->tokens, .cp_size = rank->cp_size, .cp_rank = rank->cp_rank};
@@ -169,7 +169,7 @@ static int64_t token_in_whole(const trope_args *rank, int64_t token)
     return place.position[0] + tensor_index(plain.cu_seqlens, plain.cu_seqlens_dtype, s);
 }
 
-/* Copies the tokens of a rank out of the whole. A token has `bytes` bytes. */
+/* Copies the tokens of a rank from the memory of the whole sequence. A token has `bytes` bytes. */
 static char *gather(const whole *w, const trope_args *rank, const char *from, size_t bytes)
 {
     char *share = malloc((size_t)(rank->batch * rank->tokens) * bytes);

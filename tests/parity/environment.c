@@ -1,6 +1,6 @@
-/* The bits of a result do not depend on the floating-point environment of the caller. Whatever a framework has set, the
- * library neither flushes subnormals nor reads them as zero, rounds to nearest, and does not trap. It also restores the
- * whole environment of the caller, including the exception flags.
+/* The bits of a result do not depend on the floating-point environment of the caller. In every environment,
+ * the library keeps subnormals in inputs and results, rounds to nearest, and does not trap. It also restores the whole
+ * environment of the caller, including the exception flags.
  *
  *     parity_environment [--seed S] [--count N] */
 #include <stdlib.h>

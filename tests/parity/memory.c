@@ -17,7 +17,7 @@ typedef struct own_call {
     char *memory[2 * TROPE_MAX_OPERANDS];
 } own_call;
 
-/* Whether an operand may be in place: not with shared heads, with accumulation, or without a dst. */
+/* Returns whether an operand may be in place. Shared heads, accumulation and a missing dst prevent it. */
 static int may_be_in_place(const trope_operand *o)
 {
     return o->dst && !o->shared_heads && !o->accumulate;

@@ -94,10 +94,10 @@ int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 200);
     is_counting = 1;
-    void *volatile block = malloc(1); /* volatile, or the compiler removes malloc and free */
+    void *volatile block = malloc(1); /* volatile, so that the compiler does not remove malloc and free */
     free(block);
     is_counting = 0;
-    CHECK(allocations == 2); /* the counters work */
+    CHECK(allocations == 2); /* checks that the counters work */
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
         check_seed(seed);
     return check_result();

@@ -11,10 +11,10 @@ void run_call(const trope_args *args, int backward);
 /* Returns a copy of all buffers of a config. The caller frees it. */
 unsigned char *snapshot(const config *c);
 
-/* Whether the buffers, except scratch memory, equal a snapshot. If not, prints the first difference. */
+/* Returns whether the buffers, except scratch memory, equal a snapshot. If not, prints the first difference. */
 int is_snapshot(const config *c, const unsigned char *before);
 
-/* Whether the destinations of two calls in one direction have the same bits, element by element, in any layout. */
+/* Returns whether the destinations of two calls in one direction have the same bits, element by element, in any layout. */
 int same_elements(const trope_args *a, const trope_args *b, int backward);
 
 /* Runs a check on the config of a seed, forward and backward. With `specials`, the configs of odd seeds have infinities,
@@ -22,7 +22,7 @@ int same_elements(const trope_args *a, const trope_args *b, int backward);
 typedef void (*parity_check)(config *c, int backward);
 void run_directions(uint64_t seed, const uint8_t (*fixed)[2], int count, int specials, parity_check check);
 
-/* Whether two calls in one direction write the same bytes. */
+/* Returns whether two calls in one direction write the same bytes. */
 int same_bytes(config *c, call *first, call *second, int backward);
 
 /* Counts a check. If it fails, prints the arguments that reproduce it. */

@@ -90,7 +90,8 @@ static int can_be_alone(const trope_args *args, const trope_operand *o)
     return args->angle_columns != TROPE_COLUMNS_HALF || o->rotary_dim / 2 == reference_pairs(args);
 }
 
-/* Whether a call with this operand alone is valid: it rotates, or no operand of the call rotates and it has a norm. */
+/* Returns whether a call with this operand alone is valid. The operand must rotate, or have a norm in a call without
+ * rotated operands. */
 static int suffices(const call *together, int i)
 {
     return together->operands[i].rotary_dim != TROPE_COPY ||
@@ -171,8 +172,8 @@ static void check_batch(config *c, int backward)
 
 /* ---- Heads, split as over tensor parallel ranks ---- */
 
-/* Sets the token_sums of a call on one head. A call that reads sums reads those of all heads, and first_head selects its
- * own. A call that writes sums writes those of its head only. */
+/* Sets the token_sums of a call on one head. A call that reads sums gets the sums of all heads, and first_head selects
+ * the sums of its head. A call that writes sums writes only the sums of its head. */
 static void place_sums(const trope_args *args, trope_norm *norm, int32_t head)
 {
     const int32_t dtype = args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
@@ -246,7 +247,7 @@ static void check_sequence(config *c, int backward)
     tensor_say_strides(call_args(&together), together.operands, backward);
     say_strides(&together.args);
     run_tokens(&together, backward, 0, middle, starts);
-    if (middle < together.args.tokens) /* empty parts of two tensors can have one address, as if in place */
+    if (middle < together.args.tokens) /* an empty tensor can have the address of another one, as if in place */
         run_tokens(&together, backward, middle, together.args.tokens, starts);
     check_parts(c, whole, BY_SEQUENCE, 1 + (middle > 0 && middle < together.args.tokens));
 }
@@ -259,8 +260,8 @@ int main(int argc, char **argv)
     {                                                                                                                      \
         OPTION_D_WEIGHT, D_WEIGHT_NONE                                                                                     \
     }
-    /* rstd has no strides, so a call on one head or on some tokens cannot address its share. With a norm over all heads
-     * of a token, the heads of the token share one rstd, so calls on single heads can use it. */
+    /* rstd has no strides, so a call on one head or on some tokens cannot address its part of rstd. With a norm over all
+     * heads of a token, the heads of the token share one rstd, so calls on single heads can use it. */
     const uint8_t any[][2] = {NO_SUMS};
     const uint8_t batch[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
     const uint8_t one[][2] = {NO_SUMS, {OPTION_OPERANDS, 0}, {OPTION_RSTD, RSTD_NONE}};

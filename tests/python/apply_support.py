@@ -1,4 +1,5 @@
-"""`python -m trope apply` in this process: files of tensors, written and read by the library safetensors, and runs on them."""
+"""Support for tests of `python -m trope apply`: writes files of tensors, runs the command in this process, and reads its
+output with the safetensors library."""
 
 import contextlib
 import io
@@ -17,16 +18,17 @@ safetensors = pytest.importorskip("safetensors", reason="safetensors is missing:
 from trope._apply.command import main  # noqa: E402
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8", "C64": "<c8", "U8": "u1"}
+# Error bounds. HALF_STEP bounds the final rounding, relative to the result. ARITHMETIC bounds the error of fp32 or double,
+# relative to the pair.
 HALF_STEP = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
-# What one rounding at the end, after arithmetic in fp32 or double, is off by at most: as a share of the result, of the pair.
 ARITHMETIC = {"F64": 1e-13, "F32": 6e-7, "F16": 6e-7, "BF16": 6e-7}
 HALF = ["--pairing", "half"]
 THETA = ["--rope-theta", 10000]
 
 
 class Tensor(NamedTuple):
-    dtype: str  # of the file
-    values: np.ndarray  # as the dtype holds them
+    dtype: str  # as the file names it
+    values: np.ndarray  # rounded to the dtype
 
     @property
     def bytes(self):
@@ -40,7 +42,7 @@ def bf16_bits(values):
 
 
 def tensor(dtype, values):
-    """A Tensor of numbers, rounded to the dtype."""
+    """A Tensor of these numbers, rounded to the dtype."""
     return decode(dtype, np.shape(values), Tensor(dtype, np.asarray(values)).bytes)
 
 
@@ -63,13 +65,13 @@ def indices(dtype, *shape, high=60):
 
 
 def pack(header, data=b""):
-    """A file of a header, as bytes or as something to write as JSON, and data."""
+    """The bytes of a file: its header, given as bytes or as an object that becomes JSON, and its data."""
     header = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(header)) + header + data
 
 
 def encode(tensors, metadata=None):
-    """A file of tensors in this order."""
+    """The bytes of a file that holds the tensors in this order."""
     header, data = {} if metadata is None else {"__metadata__": metadata}, b""
     for name, t in tensors.items():
         header[name] = {"dtype": t.dtype, "shape": t.values.shape, "data_offsets": [len(data), len(data) + len(t.bytes)]}
@@ -79,7 +81,7 @@ def encode(tensors, metadata=None):
 
 
 def read(path):
-    """The tensors of a file in its order, as safetensors reads them."""
+    """The tensors of a file, in the order of its header, as safetensors reads them."""
     with open(path, "rb") as file:
         data = file.read()
     found = dict(safetensors.deserialize(data))
@@ -97,7 +99,7 @@ class Result(NamedTuple):
 
 
 def run(*arguments):
-    """main() in this process; nothing waits for the disk. Tensors are not read."""
+    """Runs main() in this process, with os.fsync disabled to save time. Does not read the output file."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch("os.fsync"):
         status = main([str(argument) for argument in arguments])
@@ -105,7 +107,8 @@ def run(*arguments):
 
 
 def apply(folder, tensors, *options, config=None, source=None):
-    """Runs the command on a file of these tensors, or of these bytes, in a folder, which has nothing else afterwards."""
+    """Runs the command in a folder. The input file holds these tensors or, if given, the bytes `source`. Reads the output
+    and deletes it. The command must leave no other file."""
     path, target = folder / "in.safetensors", folder / "out.safetensors"
     path.write_bytes(encode(tensors) if source is None else source)
     if config is not None:
@@ -121,7 +124,7 @@ def apply(folder, tensors, *options, config=None, source=None):
 
 
 def refused(folder, tensors, words, *options, **more):
-    """A run that is refused in one line with these words, and leaves no file."""
+    """Checks that a run is refused by a one-line error that contains these words, and writes no file."""
     result = apply(folder, tensors, *options, **more)
     assert result.status == 2 and result.out == "", result
     assert result.err.startswith("trope apply: ") and result.err.count("\n") == 1 and result.err.endswith("\n"), result.err
@@ -130,7 +133,8 @@ def refused(folder, tensors, words, *options, **more):
 
 
 def assert_close(found, exact, size, loose=False):
-    """A tensor holds what one rounding makes of `exact`. size: |x1| + |x2| of each pair; 0 of what is copied."""
+    """Checks that a tensor equals `exact`, rounded once. If `loose`, the error may be 5 half steps, relative to `size`.
+    size: |x1| + |x2| of each element's pair, and 0 for copied elements."""
     bound = 5 * HALF_STEP[found.dtype] * size if loose else HALF_STEP[found.dtype] * np.abs(exact)
     bound = bound + ARITHMETIC[found.dtype] * size
     wrong = ~((np.abs(found.values - exact) <= bound) | (np.isnan(found.values) & np.isnan(exact)))
@@ -142,16 +146,18 @@ OPERANDS = ("q", "k", "x", "v", "query", "q_proj", "k_proj")
 
 
 def expect(folder, layout, tensors, angles, *options, coefficients=None, padding=None, loose=False, config=None, **how):
-    """Runs the command and compares each q, k and x with the reference, and all others with what they were.
+    """Runs the command and compares q, k and x with the reference. All other tensors must be unchanged, except for padding
+    in v.
 
-    angles        [tokens..., pairs], which broadcast; or `coefficients`, where they are not of angles
-    padding       (which tokens are padding, what they become)
-    how           of reference.rotate
+    angles        [tokens..., pairs], which broadcast
+    coefficients  (cos1, sin1, cos2, sin2) as in reference.rotate, if they are not the cosines and sines of angles
+    padding       (which tokens are padding, the value of --padding)
+    how           other arguments of reference.rotate
     """
-    said = ["--layout", layout] + HALF * ("--pairing" not in options and config is None)
+    common = ["--layout", layout] + HALF * ("--pairing" not in options and config is None)
     has_angles = ANGLES & {name.split(".")[-1] for name in tensors} or config
     result = apply(
-        folder, tensors, *said, *THETA * (not has_angles and "--rope-theta" not in options), *options, config=config
+        folder, tensors, *common, *THETA * (not has_angles and "--rope-theta" not in options), *options, config=config
     )
     assert result.status == 0 and result.out == "", result.err
     assert list(result.tensors) == list(tensors)
@@ -171,7 +177,8 @@ def expect(folder, layout, tensors, angles, *options, coefficients=None, padding
 
 
 def rotate(x, angles, coefficients, how):
-    """(the rotation of x, |x1| + |x2| of each element) by the reference."""
+    """Returns x rotated by the reference, and a size for error bounds: |x1| + |x2| of each element's pair, times the
+    largest coefficient."""
     how = {"pairing": "half", **how}
     coefficients = reference.of_angles(np.broadcast_to(angles, x.shape[:-2] + angles.shape[-1:])) if coefficients is None else (
         tuple(np.broadcast_to(c, x.shape[:-2] + c.shape[-1:]) for c in coefficients)

@@ -1,4 +1,4 @@
-"""How tests compare a function of torch tensors with its formula: values, gradients, and what must not be written."""
+"""Compares a function of torch tensors with its formula: values, gradients, and inputs that must stay unchanged."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ HALF_UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.
 
 @pytest.fixture(params=DEVICES)
 def device(request):
-    """Every test that takes it runs on each device, with random numbers of its own seed."""
+    """A test with this fixture runs on each device, always with the same random seed."""
     torch.manual_seed(11)
     return request.param
 
@@ -24,16 +24,18 @@ def as_list(results):
 
 
 def assert_rounded(y, exact, slack=2.0**-20):
-    """y is `exact` rounded once to its dtype, after fp32 that is off by `slack` at most (and 2^-30 of that in double)."""
+    """Checks that y is `exact` rounded once to its dtype. `slack` bounds the error of the fp32 arithmetic before that. In
+    float64, the bound is slack * 2^-30."""
     assert y.shape == exact.shape
     slack = slack * 2.0**-30 if y.dtype == torch.float64 else slack
     bound = HALF_UNIT[y.dtype] * exact.detach().abs() * 1.001 + slack
     excess = (y.detach().double() - exact.detach()).abs() - bound
-    assert excess.numel() == 0 or excess.max() <= 0, "off by %g more than a rounding" % excess.max()
+    assert excess.numel() == 0 or excess.max() <= 0, "the error exceeds one rounding by %g" % excess.max()
 
 
 def rearranged(x, how):
-    """The same values in other memory: the first or the last two dimensions swapped, or a slice of more heads."""
+    """The same values with other strides: the first or the last two dimensions swapped in memory, or a slice of a larger
+    tensor."""
     if how == "first":
         return x.transpose(0, 1).contiguous().transpose(0, 1)
     if how == "last":
@@ -42,15 +44,16 @@ def rearranged(x, how):
 
 
 def upstreams(results):
-    """Random upstream gradients: contiguous, transposed as attention of another layout gives them, and those of a sum."""
+    """Three upstream gradients for each result. The first is random and contiguous. The second has the same values
+    transposed in memory, as attention in another layout returns them. The third is an expanded scalar 1, as from sum()."""
     random_ones = [torch.randn(y.shape, device=y.device).to(y.dtype) for y in results]
     of_a_sum = [torch.ones((), dtype=y.dtype, device=y.device).expand(y.shape) for y in results]
     return random_ones, [rearranged(dy, "first") for dy in random_ones], of_a_sum
 
 
 def check_results(results, inputs, expected, exact_inputs, bits=False, slack=2.0**-20):
-    """Results, and the gradients of the inputs for several upstream ones, are the expected ones: rounded once, or to the bit.
-    Upstream gradients are not written."""
+    """Compares results, and the inputs' gradients for several upstream gradients, with the expected values. They must be
+    these values rounded once or, with `bits`, have the same bits. The upstream gradients must stay unchanged."""
     results, inputs, expected, exact_inputs = map(as_list, (results, inputs, expected, exact_inputs))
     assert len(results) == len(expected)
 
@@ -73,11 +76,11 @@ def check_results(results, inputs, expected, exact_inputs, bits=False, slack=2.0
 
 
 def check(function, inputs, formula, bits=False, slack=2.0**-20, in_place=False):
-    """Values and gradients of function(*inputs) are those of the formula, and nothing else is written.
+    """Checks values and gradients of function(*inputs) against the formula, and that the inputs stay unchanged.
 
-    The formula gets the inputs in float64, and results are to be its results rounded once. With `bits` it gets them in their
-    own dtype, and results are to have the same bits. A function that works in place gets copies, which it has to return.
-    Returns the results.
+    The formula gets the inputs in float64. The function's results must be the formula's results, rounded once. With `bits`,
+    the formula gets the inputs in their own dtype, and the results must have the same bits. A function that works in place
+    gets copies, which it must return. Returns the results.
     """
     leaves = [x.detach().requires_grad_() for x in as_list(inputs)]
     kept = [x.detach().clone() for x in leaves]

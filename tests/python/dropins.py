@@ -1,5 +1,5 @@
-"""A table of the public functions of all drop-in modules: for each its right arguments, and for each parameter wrong ones.
-Which functions work on tensors, and how any of them is called."""
+"""A table of the public functions of all drop-in modules, with valid arguments for each function and wrong values for each
+parameter. Helper functions find, call and check them."""
 
 import inspect
 import re
@@ -18,10 +18,11 @@ MODULES = dict(
     apex=apex, flash_attn=flash_attn, liger=liger, megatron=megatron, transformer_engine=transformer_engine,
     transformers=transformers,
 )  # fmt: skip
-S, B, H, D, R = 6, 2, 3, 8, 4  # tokens, batch, heads, elements of a head, and those that turn
+S, B, H, D, R = 6, 2, 3, 8, 4  # tokens, batch, heads, head_dim, rotary_dim
 INT = torch.int32
 
-# Words of the C library, and of trope.torch.rotate where a function has no such parameter.
+# Names that an error message must not contain: names of the C library (FOREIGN), and parameters of trope.torch.rotate that
+# the called function does not have (OF_ROTATE).
 FOREIGN = re.compile(
     r"operands?\[|operand_count|trope_|angle_|_stride\b|_layout\b|\bphase_step|\bTROPE_(?!ERROR)|\bNULL\b|\bids_|\bsrc\b|\bdst\b"
 )
@@ -44,7 +45,7 @@ def nested(x):
         return torch.nested.nested_tensor([x.detach(), x.detach()])
 
 
-# ---- Wrong values: each is one, or a function of a right one ----
+# ---- Wrong values: each is a value, or a function that makes one from a valid value ----
 
 NO_TENSOR = [None, 3, "text", [1.0, 2.0], lambda t: t.detach().resolve_conj().numpy(), lambda t: t.to_sparse(), nested]
 FLOATS = [*NO_TENSOR, lambda t: t.to("meta"), lambda t: t.int(), lambda t: t[0], lambda t: t.unsqueeze(0).unsqueeze(0)]
@@ -101,7 +102,7 @@ def sbhd(**more):
     return dict(t=randn(S, B, H, D), **more)
 
 
-# ---- The table: {name: (right arguments, {parameter: wrong ones})} ----
+# ---- The table: {name: (a function that makes valid arguments, {parameter: wrong values})} ----
 
 ROWS = {}
 
@@ -214,7 +215,7 @@ def qk(names="qk", **more):
     return {names[0]: randn(B, H, S, D), names[1]: randn(B, 1, S, D), "cos": randn(B, S, R), "sin": randn(B, S, R), **more}
 
 
-HEADS = [*FLOATS[:-1], lambda t: t[..., None], lambda t: t[..., :2], lambda t: t[:, :, :-1]]  # k of other tokens
+HEADS = [*FLOATS[:-1], lambda t: t[..., None], lambda t: t[..., :2], lambda t: t[:, :, :-1]]  # the last has fewer tokens
 Q = [*FLOATS[:-2], lambda t: t[0], lambda t: t[..., None]]
 ROPE = dict(cos=LIGER, sin=[*FLOATS[:-2], odd, learned, wrong_dtype], position_ids=IDS, unsqueeze_dim=DIMS,
             rotary_dim=[*NO_INTEGER, 0, -2, 3, D + 2])  # fmt: skip
@@ -400,7 +401,7 @@ row("megatron.fused_apply_mrope_thd",
     lambda: of_mrope(t=randn(S, H, D), freqs=randn(3, 1, S, D // 2), cu_seqlens=ints(0, 4, S), cp_size=1, cp_rank=0),
     **MROPE, cu_seqlens=[None, *OF_CU], **CP)  # fmt: skip
 
-# patch, and classes that are not called by hand
+# patch, and classes that users do not construct
 
 row("megatron.patch", None)
 row("megatron.Patch", lambda: dict(originals={}, fusion=None), originals=[None, 3, "text", CONFIG, {1: 2}],
@@ -409,11 +410,11 @@ row("transformers.Patch", lambda: dict(rotaries=[], fusions=[]), **dict.fromkeys
 row("transformers.patch", None)
 
 
-# ---- What the table holds ----
+# ---- Use of the table ----
 
 
 def find_function(name):
-    """The function of a row, and the names of its parameters."""
+    """Returns the function with this name in the table. A method is bound to an instance, made with valid arguments."""
     module, _, name = name.partition(" ")[0].partition(".")
     name, _, method = name.partition(".")
     thing = getattr(MODULES[module], name)
@@ -430,7 +431,8 @@ def find_parameters(function):
 
 
 def caller(function):
-    """function(given): a call with these arguments. Functions of autograd take no keywords."""
+    """Returns f, where f(given) calls the function with the arguments in the dict `given`. autograd.Function.apply takes no
+    keywords."""
     if inspect.isclass(function) and hasattr(function, "apply") and not issubclass(function, torch.nn.Module):
         names, apply = find_parameters(function), function.apply
         return lambda given: apply(*[given[name] for name in names if name in given])
@@ -445,7 +447,7 @@ OF_TENSORS = [name for name in ROWS if ROWS[name][0] and torch.is_tensor(next(it
 
 
 def first_tensor(name):
-    """(function, its other arguments, the name of the first floating tensor, which is not a table)."""
+    """Returns (function, its valid arguments, the name of its first tensor argument that is not a table)."""
     given = ROWS[name][0]()
     tables = "cos", "sin", "freqs", "q_freqs", "k_freqs"
     x = next(p for p in find_parameters(find_function(name)) if torch.is_tensor(given.get(p)) and p not in tables)
@@ -462,11 +464,11 @@ def has_autograd(name):
     return not name.startswith(raw)
 
 
-ENGLISH = {"tensors", "out", "layout"}  # words of other sentences, too
+ENGLISH = {"tensors", "out", "layout"}  # names that are also English words
 
 
 def refused_row(name, parameter, wrong):
-    """The error of a call with one wrong argument, whose words are checked."""
+    """Calls a function with one wrong argument, and checks the argument and the words of its error. Returns the error."""
     function, given = find_function(name), ROWS[name][0]()
     given[parameter] = wrong(given[parameter]) if isinstance(wrong, types.FunctionType) else wrong
     try:
@@ -482,4 +484,4 @@ def refused_row(name, parameter, wrong):
                 assert not re.search(r"(?<![\w.])%s(?![\w[])" % re.escape(word), str(error)) or word in ENGLISH, str(error)
         assert parameter in str(error), str(error)
         return error
-    raise AssertionError("%s takes %s = %r" % (name, parameter, given[parameter]))
+    raise AssertionError("%s accepts the wrong argument %s = %r" % (name, parameter, given[parameter]))

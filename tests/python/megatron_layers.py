@@ -8,7 +8,7 @@ import torch
 
 @contextlib.contextmanager
 def one_process(store):
-    """A default group of this process alone."""
+    """A default process group that contains only this process."""
     torch.distributed.init_process_group("gloo", init_method="file://%s" % store, rank=0, world_size=1)
     try:
         yield
@@ -20,13 +20,15 @@ _OF_CUDA = dict(current_device=torch.cuda.current_device, current_stream=torch.c
 
 
 def real_cuda():
-    """Within model_parallel, torch.cuda as it is: for layers on a GPU, and for what torch.compile makes where there is one."""
+    """Within model_parallel, restores the real torch.cuda functions. Layers on a GPU need them, and so does torch.compile
+    if there is a GPU."""
     return mock.patch.multiple(torch.cuda, **_OF_CUDA) if torch.cuda.is_available() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def model_parallel(**sizes):
-    """Megatron's groups of these sizes, and its buffers on the CPU."""
+    """Megatron's parallel groups of these sizes. torch.cuda names the CPU as the current device, so that Megatron's buffers
+    are there."""
     from megatron.core import parallel_state as state
 
     state.initialize_model_parallel(**sizes)
@@ -39,7 +41,7 @@ def model_parallel(**sizes):
 
 
 class Attention(torch.nn.Module):
-    """Softmax attention without a mask, of the thd or sbhd that it gets. `seen` is q and k of the last call."""
+    """Softmax attention without a mask, for thd and sbhd. `seen` holds q and k of the last call."""
 
     def __init__(self, config, **options):
         super().__init__()
@@ -52,7 +54,7 @@ class Attention(torch.nn.Module):
 
 
 def make_layer(mla=False, norm=None, **options):
-    """A self-attention. norm: the class of q_layernorm and k_layernorm, if it is not Megatron's own of these options."""
+    """A self-attention layer. norm: the class of q_layernorm and k_layernorm. By default, Megatron chooses it."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer.spec_utils import build_module
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -88,7 +90,7 @@ class Same(torch.autograd.Function):
 
 
 class Model(torch.nn.Module):
-    """What Megatron needs of a model: a config, and names of parameters."""
+    """A model that has only the parts that Megatron needs: a config and named parameters."""
 
     def __init__(self, layer):
         super().__init__()
@@ -96,7 +98,7 @@ class Model(torch.nn.Module):
 
 
 def pack(device="cpu"):
-    """The parameters of a packed batch of 24 tokens."""
+    """The parameters of a batch of two packed sequences with 24 tokens."""
     from megatron.core.packed_seq_params import PackedSeqParams
 
     cu = torch.tensor([0, 8, 24], dtype=torch.int32, device=device)
@@ -113,7 +115,7 @@ def run_layer(layer, packed, x, emb, dy):
 
 
 def randomize(layer):
-    """The layer, with random weights of the norms of q and k."""
+    """Gives the norms of q and k random weights, and returns the layer."""
     generator = torch.Generator().manual_seed(5)
     for norm in (layer.q_layernorm, layer.k_layernorm):
         weight = getattr(norm, "weight", None)
@@ -123,7 +125,7 @@ def randomize(layer):
 
 
 class NormOfTE(torch.nn.Module):
-    """TransformerEngine's RMSNorm, by its formula."""
+    """An RMSNorm with the formula and the class name of TransformerEngine's."""
 
     def __init__(self, hidden_size, config, eps):
         super().__init__()

@@ -1,4 +1,5 @@
-"""Tests that run their own file as several processes of torch.distributed, each with the arguments RANK STORE DEVICE."""
+"""Support for tests that run their own file as several torch.distributed processes, with the arguments RANK STORE
+DEVICE."""
 
 import contextlib
 import os
@@ -12,7 +13,7 @@ DEVICES = ["cpu"] + ["cuda"] * (torch.cuda.device_count() >= WORLD)
 
 
 def run_all(file, tmp_path, device, parts):
-    """Runs the file as WORLD processes, each of which prints " ok" for each of its parts."""
+    """Runs the file as WORLD processes. Each must exit with 0 and print " ok" once for each of its parts."""
     command = [sys.executable, os.path.abspath(file)]
     ranks = [
         subprocess.Popen(
@@ -31,7 +32,7 @@ def run_all(file, tmp_path, device, parts):
 
 @contextlib.contextmanager
 def process_group():
-    """In such a process: (its rank, the device), and the default group while it lasts."""
+    """A context for the processes of run_all: yields (rank, device) while the default process group exists."""
     rank, store, device = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     if device == "cuda":
         torch.cuda.set_device(rank)

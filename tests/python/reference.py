@@ -1,18 +1,19 @@
-"""Rotary position embedding by its formulas, slowly: what the tests compare trope with.
+"""A slow reference implementation of rotary position embedding, with which the tests compare trope.
 
-Nothing here is taken from the library. Positions, frequencies and the rotation are written from the documentation. A NumPy
-array is rotated in double precision. A torch tensor is rotated in the dtypes that it and its coefficients have, operation by
-operation, as eager PyTorch code does: so in half precision the bits are those of eager code, and autograd has the gradients.
+It shares no code with the library: positions, frequencies and the rotation follow the documentation. NumPy arrays are
+rotated in double precision. Torch tensors are rotated in the dtypes of the tensor and its coefficients, operation by
+operation, as in eager PyTorch code. So half-precision results have the bits of eager code, and autograd gives the
+gradients.
 
-A tensor is [tokens..., heads, head_dim] here, whatever its layout. `from_layout` and `to_layout` convert. Coefficients and
-positions are of tokens, and broadcast against them: every head of a token has the same.
+Every tensor here is [tokens..., heads, head_dim]. `from_layout` and `to_layout` convert from and to other layouts.
+Coefficients and positions are given for each token and broadcast: all heads of a token share them.
 """
 
 import math
 
 import numpy as np
 
-# Where batch, tokens, heads and head_dim are in a tensor of each layout.
+# The dimensions of batch, tokens, heads and head_dim in a tensor of each layout.
 DIMENSIONS = {"sbhd": (1, 0, 2, 3), "bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "thd": (0, 1, 2)}
 
 
@@ -30,7 +31,7 @@ def to_layout(x, layout):
 
 
 def pairs(width, pairing, parts=1):
-    """The first and the second elements of all pairs of a window: two lists of offsets."""
+    """Two lists of offsets in a window: the first element of each pair, and the second."""
     size, half = width // parts, width // parts // 2
     if pairing == "interleaved":
         first = [part * size + 2 * i for part in range(parts) for i in range(half)]
@@ -45,7 +46,7 @@ def of_angles(angles):
 
 
 def of_table(cos, sin, columns):
-    """Coefficients of tables: one column for each pair, or one for each element, by halves or interleaved."""
+    """Coefficients from tables with one column for each pair, or with one for each element in half or interleaved order."""
     if columns == "pair":
         return cos, sin, cos, sin
     first, second = pairs(cos.shape[-1], columns)
@@ -53,7 +54,7 @@ def of_table(cos, sin, columns):
 
 
 def to_columns(values, columns):
-    """A table with a column for each element, of values for each pair."""
+    """A table with one column for each element, made from one value for each pair."""
     width = 2 * values.shape[-1]
     first, second = pairs(width, columns)
     both = first + second
@@ -61,7 +62,7 @@ def to_columns(values, columns):
 
 
 def concatenate(arrays):
-    """Along the last dimension. Arrays of NumPy or tensors of torch, which names it as NumPy does."""
+    """Concatenates NumPy arrays or torch tensors along the last dimension."""
     if isinstance(arrays[0], np.ndarray):
         return np.concatenate(arrays, -1)
     import torch
@@ -70,10 +71,10 @@ def concatenate(arrays):
 
 
 def rotate(x, coefficients, pairing, pairing_out=None, parts=1, offset=0, mscale=1.0, inverse=False, backward=False):
-    """x [tokens..., heads, head_dim] rotated, or dy by the transpose.
+    """Rotates x [tokens..., heads, head_dim] or, with `backward`, applies the transpose to dy.
 
-    coefficients: (cos1, sin1, cos2, sin2), each [tokens..., pairs]. The window begins at `offset` and is as wide as they say.
-    The first element that a pair gives has cos1 and sin1, the second cos2 and sin2.
+    coefficients: (cos1, sin1, cos2, sin2), each [tokens..., pairs]. The window begins at `offset` and has as many pairs as
+    the coefficients. cos1 and sin1 give the first element of a rotated pair, cos2 and sin2 give the second.
     """
     if isinstance(x, np.ndarray):
         x = x.astype(np.float64)
@@ -98,8 +99,8 @@ def rotate(x, coefficients, pairing, pairing_out=None, parts=1, offset=0, mscale
 
 
 def norm(x, weight, eps, plus_one=False, scope="head"):
-    """The RMS norm of each head of x [tokens..., heads, head_dim], or of all heads of a token. weight: [head_dim], [heads, head_dim]
-    or [heads * head_dim], None for none."""
+    """Applies RMS norm to each head of x [tokens..., heads, head_dim] or, with scope "token", to all heads of a token
+    together. weight: [head_dim], [heads, head_dim], [heads * head_dim] or None."""
     axes = (-2, -1) if scope == "token" else -1
     mean = (x * x).mean(axes, keepdims=True)
     result = x / (mean + eps) ** 0.5
@@ -111,8 +112,8 @@ def norm(x, weight, eps, plus_one=False, scope="head"):
 
 
 def magnitude(x, width, pairing, pairing_out=None, parts=1, offset=0, mscale=1.0, backward=False):
-    """|x1| + |x2| of the pair that gives each element, times |mscale|: rounding errors are in proportion to it. It is 0 for
-    elements outside of the window, which are copied."""
+    """The sum |x1| + |x2| of the pair that each element comes from, times |mscale|. Rounding errors are proportional to it.
+    It is 0 for elements outside the window, which are copied."""
     ones = np.ones(width // 2)
     sums = rotate(abs(x), (ones, -ones, ones, ones), pairing, pairing_out, parts, offset, abs(mscale), backward=backward)
     sums[..., :offset] = sums[..., offset + width :] = 0
@@ -120,7 +121,7 @@ def magnitude(x, width, pairing, pairing_out=None, parts=1, offset=0, mscale=1.0
 
 
 def pad(y, x, is_padding, padding):
-    """y, which is x rotated, with what the tokens of padding get instead."""
+    """Returns y, which is x rotated, with padding tokens replaced according to `padding`."""
     if padding == "rotate":
         return y
     return np.where(is_padding[..., None, None], x if padding == "copy" else 0.0, y)
@@ -130,28 +131,28 @@ def pad(y, x, is_padding, padding):
 
 
 def positions_on_rank(tokens, layout="none", size=1, rank=0):
-    """The positions, in its whole sequence, of the tokens of it that a context parallel rank has."""
+    """The positions, within the whole sequence, of the tokens that a context parallel rank holds."""
     index = np.arange(tokens)
     if layout == "contiguous":
         return rank * tokens + index
     if layout == "striped":
         return index * size + rank
     if layout == "zigzag":
-        # The whole sequence is cut in 2 * size chunks; the rank has chunk number rank and chunk 2 * size - 1 - rank.
+        # The whole sequence is cut into 2 * size chunks. The rank holds the chunks rank and 2 * size - 1 - rank.
         chunk = tokens // 2
         return np.concatenate((rank * chunk + index[:chunk], (2 * size - 1 - rank) * chunk + index[: tokens - chunk]))
     return index
 
 
 def packed_positions(tokens, cu, padded=None, starts=None, stream=False, cp=("none", 1, 0)):
-    """Positions of the tokens of packed sequences on a rank, and which of them are padding."""
+    """The positions of a rank's tokens in packed sequences, and a mask of the tokens that are padding."""
     (layout, size, rank), storage = cp, padded or cu
     local = [n - rank * tokens if layout == "flat" else n // size for n in storage]
-    # Tokens behind the last sequence count on.
+    # Tokens after the last sequence are padding. Their positions count from 0.
     positions, is_padding = np.arange(tokens) - local[-1], np.ones(tokens, bool)
     for i, (begin, end) in enumerate(zip(local, local[1:])):
         index = positions_on_rank(end - begin, layout, size, rank)
-        here = slice(max(-begin, 0), max(tokens - begin, 0))  # with flat, the rank may have a part of the sequence
+        here = slice(max(-begin, 0), max(tokens - begin, 0))  # with flat, the rank may hold only a part of the sequence
         first = starts[i] if starts else cu[i] if stream else 0
         written = slice(max(begin, 0), max(end, 0))
         positions[written] = first + index[here]
@@ -160,7 +161,8 @@ def packed_positions(tokens, cu, padded=None, starts=None, stream=False, cp=("no
 
 
 def axes_of_pairs(order, sections):
-    """The axis of each pair: one section after the other, or in turns as long as an axis has pairs left."""
+    """The axis of each pair. With order "sections", sections follow each other. Otherwise axes alternate, and axis 0
+    replaces each axis whose section is used up."""
     if order == "sections":
         return [axis for axis, count in enumerate(sections) for _ in range(count)]
     axes = [i % len(sections) for i in range(sum(sections))]
@@ -168,13 +170,14 @@ def axes_of_pairs(order, sections):
 
 
 def angles_of(positions, frequencies, axes=None):
-    """Angles [tokens..., pairs] of positions [tokens...]; or of positions [axes, tokens...], each pair by its axis."""
+    """Angles [tokens..., pairs] of positions [tokens...]. With `axes`, positions are [axes, tokens...], and each pair uses
+    its own axis."""
     positions = np.asarray(positions, np.float64)
     of_pairs = positions[..., None] if axes is None else np.moveaxis(positions[list(axes)], 0, -1)
     return of_pairs * np.asarray(frequencies)
 
 
-# ---- Frequencies, by their papers and as transformers' modeling_rope_utils.py has them ----
+# ---- Frequencies, as in their papers and in transformers' modeling_rope_utils.py ----
 
 
 def default(dim, base=10000.0):
@@ -209,7 +212,8 @@ def llama3(dim, base, factor, low, high, context):
 
 
 def yarn(dim, base, factor, context, fast=32.0, slow=1.0, truncate=True):
-    """arXiv:2309.00071, section 3.2, with the ramp between pairs as its authors' code has it. (frequencies, mscale)"""
+    """Returns (frequencies, mscale) as in arXiv:2309.00071, section 3.2. The ramp over the pairs is as in the authors'
+    code."""
     low, high = (dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow))
     if truncate:
         low, high = math.floor(low), math.ceil(high)

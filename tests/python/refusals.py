@@ -1,4 +1,4 @@
-"""Calls that are refused by a trope.Error."""
+"""Checks of calls that must raise a trope.Error."""
 
 import re
 
@@ -7,7 +7,8 @@ import trope
 
 
 def refused(argument, call, *arguments, words="", **options):
-    """The error of a call, which must name `argument`, as the caller knows it, and match the regular expression `words`."""
+    """Checks that a call raises a trope.Error that names `argument` as the caller knows it and matches the regular
+    expression `words`. Returns the error."""
     with pytest.raises(trope.Error) as caught:
         call(*arguments, **options)
     error = caught.value

@@ -2,7 +2,7 @@
 
     run_example.py NAME MODULE[,MODULE ...] FILE [ARGUMENT ...]
 
-Exit status 77 says that modules are missing, which it names as run_pytest.py does.
+If modules are missing, it names them as run_pytest.py does and exits with status 77.
 """
 
 import os

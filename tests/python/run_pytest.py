@@ -1,10 +1,10 @@
-"""Runs one file of tests by pytest, for ctest: each skipped test is named with its reason, and exit status 77 says that
-none ran, be it for lack of pytest or NumPy, or of what the file tests.
+"""Runs one test file with pytest, for ctest. Names each skipped test with its reason. Exits with status 77 if no test ran,
+because pytest, NumPy or the tested framework is missing.
 
     run_pytest.py FILE [ARGUMENT OF PYTEST ...]
 
-ctest shows nothing of a test that passes. So a file that TROPE_SKIPPED_TESTS names gets a line for each function of tests
-that was skipped, whole or in part, and .ci/run prints that.
+ctest hides the output of a test that passes. So each test function with skipped cases also gets a line in the file that
+TROPE_SKIPPED_TESTS names, which .ci/run prints.
 """
 
 import collections
@@ -16,7 +16,7 @@ SKIPPED = 77
 
 
 class Outcomes:
-    """A plugin of pytest that counts the tests that ran, and those that were skipped by function and reason."""
+    """A pytest plugin that counts the tests that ran, and the skipped tests by function and reason."""
 
     def __init__(self):
         self.ran = 0
@@ -43,12 +43,13 @@ def tell(name, skipped):
     lines = ["%s: %s\n" % (": ".join(filter(None, (name, function))), reason if count == 1 else "%s (%d)" % (reason, count))
              for (function, reason), count in skipped.items()]
     if path and lines:
-        with open(path, "a") as file:  # which other files of tests write at the same time, so at once
+        with open(path, "a") as file:  # other test files append at the same time, so write at once
             file.write("".join(lines))
 
 
 def lacks(name, modules, way):
-    """Whether modules are missing, which are then named. `way`: the argument of tools/install_python that installs them."""
+    """Returns whether modules are missing, and prints their names. `way`: the argument of tools/install_python that
+    installs them."""
     lacking = [module for module in modules if importlib.util.find_spec(module) is None]
     if lacking:
         reason = "%s lacks %s: tools/install_python %s" % (sys.executable, " and ".join(lacking), way)

@@ -1,6 +1,6 @@
-"""trope.apex against apex's formulas: to the bit where cos and sin are given and tensors have half precision, since eager
-PyTorch rounds as apex does, and in float64. Tables are random, so that halves differ. What all drop-ins have in common is
-tested in test_dropins.py."""
+"""Compares trope.apex with apex's formulas. For half-precision tensors with given cos and sin, all bits must be equal,
+because eager PyTorch rounds as apex does. Other results are compared in float64. Tables are random, so that their halves
+differ. test_dropins.py tests what all drop-in modules have in common."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from trope import apex  # noqa: E402
 
 HALVES = [torch.bfloat16, torch.float16]
 DTYPES = [torch.float32, torch.float64] + HALVES
-# Of half precision: cos, two products and their sum are rounded, of up to about 4.
+# Slack for half precision: cos, two products and their sum are each rounded. They can be as large as about 4.
 NATIVE = {torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
 S, B, H, D, ROTARY = 20, 3, 2, 24, 16
 LENGTHS = [7, 0, 12, 1]
@@ -30,7 +30,7 @@ def make_freqs(device, rows=S, columns=ROTARY):
 
 
 def formula(cos, sin):
-    """Of tables [..., 1, columns], in the dtype of x."""
+    """Returns the rotation by tables [..., 1, columns], computed in the dtype of x."""
     return lambda x: rotate(x, of_table(*(table.squeeze(-2).to(x.dtype) for table in (cos, sin)), "half"), "half")
 
 
@@ -39,7 +39,8 @@ def is_transposed(y):
 
 
 def check_all(function, forward, backward, x, formula, bits=False, has_memory=torch.Tensor.is_contiguous):
-    """The function of autograd by its formula, and the functions of the extension by the former."""
+    """Compares the autograd function with its formula, and the extension's forward and backward with the autograd
+    function."""
     (y,) = check(function, x, formula, bits, NATIVE.get(x.dtype, 2.0**-20))
     plain = forward(x)
     assert has_memory(y) and has_memory(plain) and not plain.requires_grad and torch.equal(plain, y)
@@ -85,12 +86,13 @@ def test_freqs(device, dtype, transpose):
         False,
         is_transposed if transpose else torch.Tensor.is_contiguous,
     )
-    if dtype in HALVES:  # cosines that PyTorch rounds otherwise are rare
+    if dtype in HALVES:  # PyTorch rounds only a few cosines differently
         assert share_equal(apex.forward(x, freqs, transpose), formula(freqs.cos(), freqs.sin())(x)) > 0.995
 
 
-def test_f32_is_a_fused_product_and_sum(device):
-    """As nvcc compiles apex's line. The double below rounds twice, which is rarely another f32."""
+def test_f32_is_a_fused_multiply_add(device):
+    """nvcc compiles apex's line to a fused multiply-add. `fused` below emulates it in double, and then rounds to f32. This
+    second rounding rarely changes the result."""
     x, (cos, sin) = make(S, B, 16, ROTARY, device=device), [make_freqs(device) for _ in "cs"]
     y = apex.forward_cached(x, cos, sin, False)
     partner = torch.cat((-x[..., 8:], x[..., :8]), -1)
@@ -144,7 +146,7 @@ def test_images(device, dtype, own_tables, rows, columns):
 
 
 @pytest.mark.parametrize("how", ["first", "last", "slice", "columns"])
-def test_images_in_other_memory(device, how):
+def test_images_with_other_strides(device, how):
     tables = [make(1, 6, 1, D // 2, device=device) for _ in range(4)]
     x = make(B, 3, 5, H, D, device=device)
     other = x.transpose(1, 2).contiguous().transpose(1, 2) if how == "columns" else rearranged(x, how)
@@ -152,7 +154,7 @@ def test_images_in_other_memory(device, how):
     assert torch.equal(apex.backward_2d(other, *tables), apex.backward_2d(x, *tables))
 
 
-def test_no_grad_with_tables_that_require_one(device):
+def test_tables_that_require_gradients_are_accepted_without_autograd(device):
     freqs, x = make_freqs(device), make(S, B, H, D, device=device)
     expected = apex.forward(x, freqs, False)
     assert torch.equal(apex.forward(x, freqs.requires_grad_(), False), expected)

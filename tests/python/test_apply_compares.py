@@ -1,4 +1,4 @@
-"""trope apply --expect: what it prints and how it exits, for equal, close and different tensors."""
+"""trope apply --expect: what it prints, and its exit status, for equal, close and different tensors."""
 
 import math
 
@@ -14,7 +14,7 @@ BITS = {"F64": np.uint64, "F32": np.uint32, "F16": np.uint16}
 
 
 def nudged(dtype, value, steps):
-    """The number that is some steps of the dtype further from zero."""
+    """The number that is `steps` steps of the dtype farther from zero than `value`."""
     if dtype == "BF16":
         bits = bf16_bits(np.array([value])) + np.uint16(steps)
         return float((bits.astype(np.uint32) << 16).view(np.float32)[0])
@@ -23,7 +23,8 @@ def nudged(dtype, value, steps):
 
 
 def compare(folder, values, changes, *options, dtype="F32"):
-    """A run with v of these values beside q, against a file in which some elements of v are others."""
+    """Compares two files with --expect. The v of the first has these values, and the v of the second differs by `changes`,
+    which is {index: value}. Both files have the same q."""
     v = tensor(dtype, np.reshape(values, SHAPE))
     other = v.values.astype(float).copy()
     for index, value in changes.items():
@@ -34,7 +35,7 @@ def compare(folder, values, changes, *options, dtype="F32"):
 
 
 def row(result, name="v"):
-    """The columns of a tensor: name, dtype, elements, largest error, largest ulp, differing, over, first."""
+    """The columns of a tensor's line: name, dtype, elements, largest error, largest ulp, differing, over, first."""
     (line,) = [line for line in result.out.splitlines() if line.split()[:1] == [name]]
     return line.split(None, 7)
 
@@ -78,14 +79,14 @@ def test_nan_infinity_and_zeros(tmp_path):
             assert compare(tmp_path, values, {index: other}, "--ulp", 2**63 - 1).status == 1
 
 
-def test_nan_throughout_compares_nothing(tmp_path):
+def test_a_tensor_of_nan_cannot_be_compared(tmp_path):
     result = compare(tmp_path, [math.nan] * COUNT, {}, "-o", tmp_path / "out")
-    assert result.status == 2 and "nothing but NaN" in result.err
+    assert result.status == 2 and "only NaN" in result.err
     assert not (tmp_path / "out").exists()
 
 
-def test_large_tensors_are_compared_in_parts(tmp_path):
-    shape = (1 << 16, 1, 2, 128)  # 32 MB: more than one part
+def test_large_tensors_are_compared_in_chunks(tmp_path):
+    shape = (1 << 16, 1, 2, 128)  # 32 MB: more than one chunk
     here = rng.integers(0, 1 << 16, shape, np.uint16)
     changed = np.sort(rng.choice(here.size, 1000, replace=False))
     here.flat[changed] = rng.integers(1, 0x4000, 1000)
@@ -101,7 +102,7 @@ def test_large_tensors_are_compared_in_parts(tmp_path):
     assert "%d of %d elements are NaN in both" % (nans, here.size) in result.out
 
 
-def test_output_and_comparison_at_once(tmp_path):
+def test_output_and_comparison_in_one_run(tmp_path):
     source, other, out = (tmp_path / name for name in ("in", "other", "out"))
     source.write_bytes(encode({"x": tensor("F32", np.arange(COUNT).reshape(SHAPE) / 8)}))
     assert run(source, "-o", other, *ROTATED).status == 0
@@ -114,7 +115,7 @@ def test_output_and_comparison_at_once(tmp_path):
 
 
 def test_other_tensors_must_be_the_same(tmp_path):
-    """The other file may hold what else was dumped, if it is of this call."""
+    """The expected file may also hold tensors that are not rotated. They must equal the input's."""
     source, other = tmp_path / "in", tmp_path / "other"
     x, mask = random("F32", *SHAPE), random("F32", 5)
     rows = np.outer(np.arange(3), np.arange(1, 5)) / 8  # position 0 has angles of 0

@@ -1,4 +1,4 @@
-"""trope apply --config: a Hugging Face config.json is options, and gives what the formulas of its model give."""
+"""trope apply --config: a Hugging Face config.json replaces options, and the results match the formulas of its model."""
 
 import importlib
 
@@ -28,7 +28,7 @@ BARE = {"rope_theta": 10000.0}
 
 _yarn, _yarn_mscale = reference.yarn(32, 500000.0, 4.0, 64.0)
 _of_mla = dict(pairing="interleaved", pairing_out="half", offset=16)
-# The config, options, the frequencies of heads of 32, how they rotate.
+# (config, options, frequencies for a head_dim of 32, arguments of reference.rotate)
 RIGHT = [
     (LLAMA, [], reference.default(32, 500000.0), {}),
     ({**LLAMA, "rope_scaling": LLAMA3}, [], reference.llama3(32, 500000.0, 8.0, 1.0, 4.0, 64.0), {}),
@@ -65,12 +65,12 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("config, options, frequencies, how", RIGHT, ids=range(len(RIGHT)))
-def test_a_config_is_options(tmp_path, config, options, frequencies, how):
+def test_a_config_replaces_options(tmp_path, config, options, frequencies, how):
     angles = reference.angles_of(np.arange(TOKENS), frequencies)
     expect(tmp_path, "bshd", {"q": random("F64", 1, TOKENS, 2, 32)}, angles, *options, config=config, **how)
 
 
-# The config, options, words that the line must hold. What the reader of configs refuses is in test_frequencies.py.
+# (config, options, words that the error must contain). test_frequencies.py tests what the config reader refuses.
 WRONG = [
     (GEMMA, [], ["--layer-type", "full_attention", "sliding_attention"]),
     (BY_LAYER, ["--layer-type", "full"], ["--layer-type", "full_attention"]),
@@ -105,7 +105,7 @@ def test_configs_that_are_refused(tmp_path, config, options, words):
     refused(tmp_path, q, words, "--layout", "bshd", *options, config=config)
 
 
-def test_files_that_are_no_config(tmp_path):
+def test_files_that_are_not_a_config_are_refused(tmp_path):
     q, path = {"q": random("F64", 1, TOKENS, 2, 32)}, tmp_path / "config.json"
     twice = '{"model_type": "llama", "rope_theta": 10000, "rope_theta": 500000}'
     for content, words in (("{", ["JSON"]), ("{}\0", ["JSON"]), (twice, ["rope_theta", "only once"]), ("\udcff", ["JSON"])):
@@ -113,8 +113,8 @@ def test_files_that_are_no_config(tmp_path):
         refused(tmp_path, q, [str(path), *words], "--layout", "bshd", "--config", path)
 
 
-def test_axes_are_those_of_the_class(tmp_path):
-    """Sections have a meaning if there are positions of several axes, and none if there are none."""
+def test_the_model_type_sets_the_order_of_axes(tmp_path):
+    """mrope_section has an effect if position_ids have several axes. It has no effect without position_ids."""
     ids, q = indices("I64", 3, 1, TOKENS), random("F64", 1, TOKENS, 2, 32)
     tensors, frequencies = {"q": q, "position_ids": ids}, reference.default(32, 500000.0)
     four = {"q": q, "position_ids": tensor("I64", np.concatenate([np.arange(TOKENS)[None, None], ids.values]))}
@@ -129,12 +129,12 @@ def test_axes_are_those_of_the_class(tmp_path):
         ("mine", "sections", {"mrope_interleaved": False}), ("mine", "interleaved", {"mrope_interleaved": True}),
     ):  # fmt: skip
         angles = reference.angles_of(ids.values, frequencies, reference.axes_of_pairs(order, [6, 5, 5]))
-        said = HALF * (model == "mine")
-        expect(tmp_path, "bshd", tensors, angles, *said, config=config(model, **keys))
+        common = HALF * (model == "mine")
+        expect(tmp_path, "bshd", tensors, angles, *common, config=config(model, **keys))
         line = reference.angles_of(np.arange(TOKENS), frequencies)
-        expect(tmp_path, "bshd", {"q": q}, line, *said, config=config(model, **keys))
+        expect(tmp_path, "bshd", {"q": q}, line, *common, config=config(model, **keys))
         words = ["'position_ids'", "4 axes", "position_ids[1:]"]
-        refused(tmp_path, four, words, *said, "--layout", "bshd", config=config(model, **keys))
+        refused(tmp_path, four, words, *common, "--layout", "bshd", config=config(model, **keys))
     expect(tmp_path, "bshd", tensors, angles, *HALF, "--axis-map", "interleaved", config=config("mine"))
     for wrong, options, words in (
         (config("mine"), HALF, ["mrope_interleaved", "missing"]),
@@ -145,8 +145,8 @@ def test_axes_are_those_of_the_class(tmp_path):
         refused(tmp_path, tensors, words, "--layout", "bshd", *options, config=wrong)
 
 
-def test_angles_of_the_file_go_before_those_of_the_config(tmp_path):
-    """The config still says how they are paired, and must fit them."""
+def test_angles_in_the_file_take_precedence_over_the_config(tmp_path):
+    """The config still sets the pairing and rotary_dim, which must fit the file's angles."""
     angles = reference.angles_of(np.arange(TOKENS), reference.default(16))
     tensors = {"q": random("F64", 1, TOKENS, 2, 32), "freqs": tensor("F64", np.tile(angles, 2))}
     config = {"model_type": "glm4", "head_dim": 32, "partial_rotary_factor": 0.5, **BARE}
@@ -154,14 +154,14 @@ def test_angles_of_the_file_go_before_those_of_the_config(tmp_path):
     refused(tmp_path, tensors, ["'freqs'"], "--layout", "bshd", config={**config, "partial_rotary_factor": 1.0})
 
 
-# ---- Against transformers: the models that --config has learned ----
+# ---- Comparison with models of transformers ----
 
 NEW = ("csm cwm emu3 minimax mistral4 ernie4_5_vl_moe paddleocr_vl glm_ocr longcat_flash vaultgemma zamba2").split()
 
 
 @pytest.mark.parametrize("model", NEW)
-def test_a_config_of_transformers_gives_what_its_function_gives(tmp_path, monkeypatch, model):
-    """The function of a model that rotates has (x, y); --config with the positions gives y of x."""
+def test_a_config_of_transformers_rotates_as_its_model_does(tmp_path, monkeypatch, model):
+    """A model's rotation maps x to y. --config must map the same x, at the same positions, to y."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     models = importlib.import_module("test_models")
@@ -177,4 +177,4 @@ def test_a_config_of_transformers_gives_what_its_function_gives(tmp_path, monkey
         result = apply(tmp_path, tensors, "--layout", layout, *options, config=config.to_dict())
         assert result.status == 0, result.err
         assert np.abs(result.tensors["q"].values - y).max() <= models.TOLERANCE * np.abs(y).max()
-        assert np.abs(x - y).max() > 0.1 * np.abs(y).max()  # it rotates
+        assert np.abs(x - y).max() > 0.1 * np.abs(y).max()  # the model has rotated x

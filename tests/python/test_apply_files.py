@@ -1,5 +1,5 @@
-"""trope apply writes a file as a whole or not at all: what was there is untouched until then, links are followed, mode and
-owner are kept, memory and time are bounded, and nothing is left behind."""
+"""trope apply writes its output completely or not at all. Until then, an existing file stays unchanged. Links are followed,
+mode and owner are kept, memory and time are bounded, and no temporary file is left."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from apply_support import HALF, THETA, encode, random, run
 
 from trope._apply import output
 
-SAID = ["--layout", "sbhd", *HALF, *map(str, THETA)]
+COMMON = ["--layout", "sbhd", *HALF, *map(str, THETA)]
 PROGRAM = [sys.executable, "-m", "trope"]
 
 
 def start(*arguments, **options):
-    """The finished program."""
+    """Runs the program to its end, and returns the finished process."""
     words = [*PROGRAM, *map(str, arguments)]
     return subprocess.run(
         words, stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True, **options
@@ -37,7 +37,7 @@ def source(folder):
 
 
 def large_file(path, layers, tokens, name="layers.%d.q"):
-    """A file of `layers` tensors of zeros, each of tokens * 4096 bytes, which take no room on the disk."""
+    """Writes a sparse file of `layers` tensors of zeros, each of tokens * 4096 bytes, which take no disk space."""
     header, size = {}, tokens * 4096
     for layer in range(layers):
         entry = {"dtype": "F32", "shape": [tokens, 1, 8, 128], "data_offsets": [layer * size, (layer + 1) * size]}
@@ -52,12 +52,12 @@ def names(folder):
     return sorted(os.listdir(folder))
 
 
-# ---- What can be written ----
+# ---- Output files ----
 
 
-def test_links_modes_and_owners(tmp_path):
+def test_links_are_followed_and_modes_and_owners_are_kept(tmp_path):
     path, out, folder = source(tmp_path), tmp_path / "out", tmp_path / "there"
-    assert run(path, "-o", out, *SAID).status == 0
+    assert run(path, "-o", out, *COMMON).status == 0
     folder.mkdir()
     real = folder / "real"
     real.write_text("before")
@@ -65,18 +65,18 @@ def test_links_modes_and_owners(tmp_path):
     (tmp_path / "link").symlink_to("there/real")
     (tmp_path / "dangling").symlink_to("there/new")
     for link, target in (("link", real), ("dangling", folder / "new")):
-        assert run(path, "-o", tmp_path / link, *SAID).status == 0
+        assert run(path, "-o", tmp_path / link, *COMMON).status == 0
         assert (tmp_path / link).is_symlink() and target.read_bytes() == out.read_bytes()
     assert real.stat().st_mode & 0o777 == 0o604 and names(folder) == ["new", "real"]
     if os.geteuid() == 0:
         os.chown(real, 12, 34)
-        assert run(path, "-o", tmp_path / "link", *SAID).status == 0
+        assert run(path, "-o", tmp_path / "link", *COMMON).status == 0
         assert (real.stat().st_uid, real.stat().st_gid) == (12, 34)
     mask = os.umask(0o027)
-    assert run(path, "-o", tmp_path / "out2", *SAID).status == 0
+    assert run(path, "-o", tmp_path / "out2", *COMMON).status == 0
     os.umask(mask)
     assert (tmp_path / "out2").stat().st_mode & 0o777 == 0o640
-    assert run(path, "-o", path, *SAID).status == 0  # the output may be the input
+    assert run(path, "-o", path, *COMMON).status == 0  # the output may be the input
     assert path.read_bytes() == out.read_bytes()
 
 
@@ -84,20 +84,20 @@ def test_metadata_and_headers_of_every_length(tmp_path):
     path, out = source(tmp_path), tmp_path / "out"
     content, metadata = path.read_bytes(), {"run": 'a "quoted" name\n\u00e9\\', "": "empty"}
     length = struct.unpack("<Q", content[:8])[0]
-    run(path, "-o", out, *SAID)
+    run(path, "-o", out, *COMMON)
     want = out.read_bytes()
     for spaces in range(9):
         path.write_bytes(
             struct.pack("<Q", length + spaces) + content[8 : 8 + length] + b" " * spaces + content[8 + length :]
         )
-        assert run(path, "-o", out, *SAID).status == 0 and out.read_bytes() == want
+        assert run(path, "-o", out, *COMMON).status == 0 and out.read_bytes() == want
     path.write_bytes(encode({"q": random("F32", 4, 1, 2, 8)}, metadata))
-    assert run(path, "-o", out, *SAID).status == 0
+    assert run(path, "-o", out, *COMMON).status == 0
     content = out.read_bytes()
     assert json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"] == metadata
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path):
+def test_paths_that_are_not_regular_files_are_refused(tmp_path):
     path = source(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     for link, target in (("loop", "loop"), ("null", "/dev/null"), ("stdout", "/dev/stdout")):
@@ -105,29 +105,29 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
     before = names(tmp_path)
     for out in ("pipe", "loop", "null", "stdout", "/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", ".", "/dev/stdou",
                 "no/such/folder", "a\0b"):  # fmt: skip
-        result = run(path, "-o", tmp_path / out, *SAID)
+        result = run(path, "-o", tmp_path / out, *COMMON)
         assert result.status == 2 and result.err.count("\n") == 1 and result.out == "", (out, result.err)
         assert names(tmp_path) == before
     for wrong, words in ((tmp_path, "regular file"), (str(path) + ".not", "No such file"), (str(path) + "\nx", "in?x")):
-        result = run(wrong, "-o", tmp_path / "out", *SAID)
+        result = run(wrong, "-o", tmp_path / "out", *COMMON)
         assert result.status == 2 and words in result.err and result.err.count("\n") == 1
     if os.access("/dev/shm", os.W_OK):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
-            assert run(path, "-o", os.path.join(shared, "out"), *SAID).status == 0
+            assert run(path, "-o", os.path.join(shared, "out"), *COMMON).status == 0
 
 
-def test_a_file_with_several_names_is_refused(tmp_path):
+def test_an_output_with_hard_links_is_refused(tmp_path):
     path, out, other = source(tmp_path), tmp_path / "out", tmp_path / "other"
     before = path.read_bytes()
     os.link(path, out)
     (tmp_path / "link").symlink_to("out")
     for target in (out, tmp_path / "link", path):
-        result = run(path, "-o", target, *SAID)
+        result = run(path, "-o", target, *COMMON)
         assert result.status == 2 and target.name + ": has 2 names (hard links)" in result.err
         assert path.read_bytes() == out.read_bytes() == before
     out.unlink()
     other.write_text("before")
-    assert run(path, "-o", other, *SAID).status == 0 and run(path, "-o", path, *SAID).status == 0
+    assert run(path, "-o", other, *COMMON).status == 0 and run(path, "-o", path, *COMMON).status == 0
 
 
 # ---- The program ----
@@ -135,15 +135,15 @@ def test_a_file_with_several_names_is_refused(tmp_path):
 
 def test_the_program(tmp_path):
     path, out = source(tmp_path), tmp_path / "out"
-    result = start("apply", path, "-o", out, *SAID)
+    result = start("apply", path, "-o", out, *COMMON)
     assert result.returncode == 0 and result.stdout == "" and "q: sbhd" in result.stderr
-    piped = subprocess.run([*PROGRAM, "apply", path, "-o", "-", "--quiet", *SAID], stdout=subprocess.PIPE)
+    piped = subprocess.run([*PROGRAM, "apply", path, "-o", "-", "--quiet", *COMMON], stdout=subprocess.PIPE)
     assert piped.returncode == 0 and piped.stdout == out.read_bytes()
-    assert start("apply", path, "--expect", path, *SAID).returncode == 1
-    refused = start("apply", path, *SAID)
+    assert start("apply", path, "--expect", path, *COMMON).returncode == 1
+    refused = start("apply", path, *COMMON)
     assert refused.returncode == 2 and refused.stderr.startswith("trope apply: needs -o OUT") and refused.stdout == ""
     with open("/dev/full", "w") as full:
-        for words in (["apply", path, "--expect", out, "-o", tmp_path / "out2", *SAID], ["apply", "--help"]):
+        for words in (["apply", path, "--expect", out, "-o", tmp_path / "out2", *COMMON], ["apply", "--help"]):
             result = start(*words, stdout=full)
             assert result.returncode == 2 and result.stderr.count("\n") == 1, result.stderr
     assert names(tmp_path) == ["in", "out"]
@@ -159,10 +159,10 @@ def test_the_program(tmp_path):
         assert result.returncode == 2 and module in result.stderr.lower() and result.stderr.count("\n") == 1, result.stderr
 
 
-def test_the_page_names_the_options_that_there_are():
+def test_the_page_names_only_existing_options():
     page = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
     if not page.exists():
-        pytest.skip("there is no docs/command-line.md beside the tests")
+        pytest.skip("docs/command-line.md is missing")
     apply_part = page.read_text().partition("## check")[0]
     help_text = start("apply", "--help").stdout
     for option in set(re.findall(r"--[a-z][a-z-]*[a-z]", apply_part)) - {"--save", "--json", "--only"}:
@@ -171,7 +171,7 @@ def test_the_page_names_the_options_that_there_are():
 
 # ---- Signals and full disks ----
 
-# Signals that leave a process running, that nothing can handle, or that Python ignores.
+# Signals that do not end a process, that nothing can handle, or that Python ignores.
 HARMLESS = {
     "SIGKILL",
     "SIGSTOP",
@@ -186,6 +186,7 @@ HARMLESS = {
     "SIGXFSZ",
 }
 FATAL = [number for number in signal.valid_signals() if getattr(number, "name", "") not in HARMLESS]
+# Runs the command as on a file system without unnamed files (O_TMPFILE).
 NAMED = """
 import errno, os, sys
 open_file = os.open
@@ -200,16 +201,16 @@ sys.exit(main(sys.argv[1:]))
 
 
 def killed(folder, number, is_named=False, **options):
-    """The exit status of a program that gets a signal while its output is unfinished."""
+    """Sends a signal to a program whose output is unfinished, and returns its exit status."""
     program = [sys.executable, "-c", NAMED] if is_named else [*PROGRAM, "apply"]
-    process = subprocess.Popen([*program, folder / "in", "-o", folder / "out", *SAID], stderr=subprocess.DEVNULL, **options)
+    process = subprocess.Popen([*program, folder / "in", "-o", folder / "out", *COMMON], stderr=subprocess.DEVNULL, **options)
     files, end = "/proc/%d/fd" % process.pid, time.monotonic() + 60
 
     def is_open():
-        """Whether the program has a file in the folder open that is neither its input nor there before."""
+        """Whether the program has opened a third file in the folder, besides its input and the old output."""
         try:
             paths = [os.readlink("%s/%s" % (files, file)) for file in os.listdir(files)]
-        except OSError:  # a file is closed meanwhile, or the program has ended
+        except OSError:  # a file was closed in the meantime, or the program has ended
             return False
         ours = str(folder / "in"), str(folder / "out")
         return any(path.startswith(str(folder)) and path not in ours for path in paths)
@@ -226,7 +227,7 @@ def without_core():
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_signal_leaves_what_was_there_and_nothing_else(tmp_path, is_named):
+def test_a_signal_leaves_the_old_output_and_no_other_file(tmp_path, is_named):
     large_file(tmp_path / "in", 64, 2048)
     (tmp_path / "out").write_text("before")
     names_of_some = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGALRM", "SIGHUP", "SIGQUIT", "SIGABRT", "SIGSEGV", "SIGRTMIN")
@@ -238,7 +239,7 @@ def test_a_signal_leaves_what_was_there_and_nothing_else(tmp_path, is_named):
         assert names(tmp_path) == ["in", "out"] and (tmp_path / "out").read_text() == "before", number
 
 
-def test_an_ignored_signal_ends_nothing(tmp_path):
+def test_an_ignored_signal_does_not_end_the_program(tmp_path):
     large_file(tmp_path / "in", 8, 512)
     ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
     assert killed(tmp_path, signal.SIGHUP, preexec_fn=ignore) == 0
@@ -246,24 +247,24 @@ def test_an_ignored_signal_ends_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_full_disk_leaves_what_was_there(tmp_path, is_named):
+def test_a_full_disk_leaves_the_old_output(tmp_path, is_named):
     large_file(tmp_path / "in", 4, 64)
     (tmp_path / "out").write_text("before")
     program = [sys.executable, "-c", NAMED] if is_named else [*PROGRAM, "apply"]
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))  # noqa: E731
-    words = [*program, tmp_path / "in", "-o", tmp_path / "out", *SAID]
+    words = [*program, tmp_path / "in", "-o", tmp_path / "out", *COMMON]
     full = subprocess.run(words, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
     assert full.returncode == 2 and "cannot write" in full.stderr and full.stderr.count("\n") == 1
     assert names(tmp_path) == ["in", "out"] and (tmp_path / "out").read_text() == "before"
 
 
-def test_handlers_and_files_of_a_run_in_this_process(tmp_path, monkeypatch):
-    """On a file system without files that have no name, the handlers of signals are those from before when it is over."""
+def test_signal_handlers_are_restored_after_a_run_in_this_process(tmp_path, monkeypatch):
+    """On a file system without unnamed files, a run handles signals. Afterwards, the previous handlers are back."""
     monkeypatch.setattr(output.Output, "_open", output.Output._open_named)
     before = [signal.getsignal(number) for number in FATAL]
     path = source(tmp_path)
-    assert run(path, "-o", tmp_path / "out", *SAID).status == 0
-    assert run(path, "-o", tmp_path / "out2", *SAID, "--rotary-dim", 16).status == 2
+    assert run(path, "-o", tmp_path / "out", *COMMON).status == 0
+    assert run(path, "-o", tmp_path / "out2", *COMMON, "--rotary-dim", 16).status == 2
     assert [signal.getsignal(number) for number in FATAL] == before and names(tmp_path) == ["in", "out"]
 
 
@@ -280,15 +281,15 @@ sys.exit(status)
 """
 
 
-def measured(path, *options, said=SAID):
-    """(seconds of processors, MB at most) of a process of its own."""
-    words = [sys.executable, "-c", MEASURED, path, "--quiet", *said, *map(str, options)]
+def measured(path, *options, common=COMMON):
+    """Runs the command in a new process. Returns (CPU seconds, peak memory in MB)."""
+    words = [sys.executable, "-c", MEASURED, path, "--quiet", *common, *map(str, options)]
     result = subprocess.run(words, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return tuple(map(float, result.stderr.split()))
 
 
-def test_memory_is_twice_the_largest_rotated_tensor_and_100_mb(tmp_path):
+def test_memory_is_at_most_twice_the_largest_rotated_tensor_plus_100_mb(tmp_path):
     large_file(tmp_path / "in", 8, 8192)  # 8 tensors of 32 MB
     for options, most in ((["--threads", 1], 2 * 32 + 100), (["--in-place"], 32 + 100)):
         _, megabytes = measured(tmp_path / "in", "-o", tmp_path / "out", *options)
@@ -296,7 +297,7 @@ def test_memory_is_twice_the_largest_rotated_tensor_and_100_mb(tmp_path):
     _, megabytes = measured(tmp_path / "in", "--expect", tmp_path / "out", "--inverse")
     assert megabytes < 2 * 32 + 100, megabytes
     large_file(tmp_path / "v", 1, 65536, "layers.%d.v")  # 256 MB that are only copied
-    _, megabytes = measured(tmp_path / "v", "-o", tmp_path / "out", said=SAID[:2])
+    _, megabytes = measured(tmp_path / "v", "-o", tmp_path / "out", common=COMMON[:2])
     assert megabytes < 100, megabytes
 
 

@@ -1,5 +1,5 @@
-"""trope apply takes no guess: what the data says is read from it, and if two readings fit, the call is refused with the
-option that chooses. What it has understood is said."""
+"""trope apply does not guess. It infers the layout and the form of tables from the data, and prints what it has inferred.
+If two readings fit, it refuses the call and names the option that chooses between them."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ INTERLEAVED = ["--pairing", "interleaved"]
 
 
 def says(folder, tensors, angles, layout, *options, words=(), **how):
-    """Runs the command as `expect` does; standard error has the words."""
+    """Runs the command as `expect` does, and checks that standard error contains the words."""
     result = expect(folder, layout, tensors, angles, *options, **how)
     for word in words:
         assert word in result.err, (word, result.err)
@@ -21,14 +21,14 @@ def by_index(tokens, dim=8):
 
 
 def columns(angles, form):
-    """Angles [.., pairs] as the columns of a table."""
+    """A table of angles [.., pairs] with columns of this form."""
     return angles if form == "pair" else reference.to_columns(angles, form)
 
 
 # ---- The layout ----
 
 
-def test_the_layout_is_that_which_fits_all_tensors(tmp_path):
+def test_the_layout_that_fits_all_tensors_is_inferred(tmp_path):
     four = {"q": random("F32", 2, 5, 3, 8), "k": random("F32", 2, 5, 3, 8)}
     refused(tmp_path, four, ["'q'", "sbhd or bshd or bhsd", "--layout"], *HALF, *THETA)
 
@@ -49,7 +49,8 @@ def test_the_layout_is_that_which_fits_all_tensors(tmp_path):
     table = cos_sin(np.tile(columns(by_index(7), "half"), (2, 1, 1)))
     words = understood({**grouped, **table})
     assert (
-        "q: bshd" in words and "cos: batch 2, a row for each of 7 positions, 8 columns, one an element, by halves" in words
+        "q: bshd" in words
+        and "cos: batch 2, a row for each of 7 positions, 8 columns, one for each element, by halves" in words
     )
     refused(tmp_path, {"q": random("F32", 2, 5, 24)}, ["thd", "hidden", "--head-dim"], *HALF, *THETA)
     ends = {"q": random("F32", 5, 3, 8), "cu_seqlens": tensor("I32", [0, 2, 5])}
@@ -57,21 +58,23 @@ def test_the_layout_is_that_which_fits_all_tensors(tmp_path):
     refused(tmp_path, {**four, "position_ids": tensor("I64", [0] * 7)}, ["no layout", "--layout"], *HALF, *THETA)
 
 
-def test_heads_of_a_hidden_dim_are_said(tmp_path):
-    hidden, said = {"q": random("F32", 2, 5, 24)}, ["--layout", "bshd", *HALF, *THETA]
+def test_head_dim_splits_a_hidden_dim(tmp_path):
+    hidden, common = {"q": random("F32", 2, 5, 24)}, ["--layout", "bshd", *HALF, *THETA]
     whole = {"q": Tensor("F32", hidden["q"].values.reshape(2, 5, 3, 8))}
-    same = apply(tmp_path, whole, *said).tensors["q"].bytes
-    assert apply(tmp_path, hidden, *said, "--head-dim", 8).tensors["q"].bytes == same
-    refused(tmp_path, hidden, ["'q'", "--head-dim"], *said, "--head-dim", 7)
-    refused(tmp_path, whole, ["'q'", "--head-dim (16)"], *said, "--head-dim", 16)
+    same = apply(tmp_path, whole, *common).tensors["q"].bytes
+    assert apply(tmp_path, hidden, *common, "--head-dim", 8).tensors["q"].bytes == same
+    refused(tmp_path, hidden, ["'q'", "--head-dim"], *common, "--head-dim", 7)
+    refused(tmp_path, whole, ["'q'", "--head-dim (16)"], *common, "--head-dim", 16)
 
 
-# ---- Tables as models hold them ----
+# ---- Tables in the forms that models use ----
 
 
-@pytest.mark.parametrize("form, words", [("pair", "one a pair"), ("half", "by halves"), ("interleaved", "by neighbours")])
+@pytest.mark.parametrize(
+    "form, words", [("pair", "one for each pair"), ("half", "by halves"), ("interleaved", "by neighbours")]
+)
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_the_columns_of_a_table_are_seen(tmp_path, form, words, pairing):
+def test_the_form_of_columns_is_inferred(tmp_path, form, words, pairing):
     angles = by_index(5, 16)
     tables = cos_sin(np.tile(columns(angles, form), (2, 1, 1)))
     x = {"q": random("F32", 2, 5, 3, 16), **tables}
@@ -89,8 +92,9 @@ def test_complex_tables(tmp_path, dims, name):
          coefficients=reference.of_angles(angles), pairing="interleaved")  # fmt: skip
 
 
-def test_names_that_people_have(tmp_path):
-    """vLLM's cos_sin_cache, the outputs of q_proj and k_proj, cos_cached and sin_cached, and --name for all others."""
+def test_common_names_and_the_name_option(tmp_path):
+    """vLLM's cos_sin_cache, the outputs of q_proj and k_proj, cos_cached and sin_cached are known. --name maps all other
+    names."""
     angles = by_index(6)
     cache = tensor("F32", np.concatenate([np.cos(angles), np.sin(angles)], -1))
     q, k = random("F32", 2, 5, 3, 8), random("F32", 2, 5, 1, 8)
@@ -105,17 +109,17 @@ def test_names_that_people_have(tmp_path):
     found = apply(tmp_path, named, "--layout", "bshd", *HALF, *mapping).tensors
     assert found["layer.0.first"].bytes == same.tensors["m.q_proj"].bytes and found["other"].bytes == k.bytes
     assert found["layer.1.first"].bytes == same.tensors["m.k_proj"].bytes
-    said = ["--layout", "bshd", *HALF]
-    refused(tmp_path, named, ["'layer.0.first'", "unknown name", "--name"], *said)
+    common = ["--layout", "bshd", *HALF]
+    refused(tmp_path, named, ["'layer.0.first'", "unknown name", "--name"], *common)
     for wrong, words in ((["query=first"], ["'query' is not one of"]), (["q=third"], ["no tensor", "'third'"]),
                          (["q=first", "k=layer.0.first"], ["'layer.0.first'", "q and k"]), (["first"], ["ROLE=NAME"])):  # fmt: skip
-        refused(tmp_path, named, ["--name", *words], *said, *[word for name in wrong for word in ("--name", name)])
+        refused(tmp_path, named, ["--name", *words], *common, *[word for name in wrong for word in ("--name", name)])
     odd = {"q": q, "cos_sin_cache": tensor("F32", np.ones((5, 7)))}
-    refused(tmp_path, odd, ["'cos_sin_cache'", "as many sines"], *said)
+    refused(tmp_path, odd, ["'cos_sin_cache'", "as many sines"], *common)
 
 
 def test_which_part_of_a_head_rotates(tmp_path):
-    """DeepSeek V4: half of the last elements of a head. GPT-NeoX: those of the first."""
+    """DeepSeek V4 rotates the last elements of a head, with half pairing. GPT-NeoX rotates the first elements."""
     angles = by_index(5, 16)
     x = {"x": random("F32", 2, 5, 2, 40), **cos_sin(angles)}
     refused(tmp_path, x, ["'x'", "--rotary-offset 0", "--rotary-offset -16"], "--layout", "bshd", *HALF)
@@ -127,23 +131,23 @@ def test_which_part_of_a_head_rotates(tmp_path):
     refused(tmp_path, full, ["'cos'", "equal halves", "--columns pair"], "--layout", "bshd", *HALF, *more)
 
 
-def test_columns_that_may_be_read_in_two_ways(tmp_path):
-    q, said = {"q": random("F32", 2, 5, 3, 16)}, ["--layout", "bshd", *HALF]
+def test_columns_that_cannot_be_inferred_are_refused(tmp_path):
+    q, common = {"q": random("F32", 2, 5, 3, 16)}, ["--layout", "bshd", *HALF]
     neighbours = tensor("F32", columns(reference.angles_of(np.arange(5), reference.default(16)), "interleaved"))
     any_two = rng.uniform(-2, 2, (5, 16)) * (np.arange(5) > 0)[:, None]
     for freqs, words, options in (
         (np.zeros((0, 5, 16)), ["is empty"], []),
-        (any_two, ["no two equal ones for a pair", "--columns"], []),
+        (any_two, ["no pair has two equal columns", "--columns"], []),
         (neighbours.values, ["neighbours", "--columns half"], ["--columns", "half"]),
         (np.tile(np.arange(5)[:, None] / 2, (1, 8)), ["all equal", "--rotary-dim"], []),
         (np.where(np.arange(40).reshape(5, 8) == 17, np.nan, 1), ["NaN", "element 17"], []),
     ):
-        refused(tmp_path, {**q, "freqs": tensor("F32", freqs)}, ["'freqs'", *words], *said, *options)
+        refused(tmp_path, {**q, "freqs": tensor("F32", freqs)}, ["'freqs'", *words], *common, *options)
 
 
 @pytest.mark.parametrize("tokens, batch", [(5, 2), (3, 3)])
-def test_rows_of_a_table_with_the_batch_behind(tmp_path, tokens, batch):
-    """Megatron's [s, b, 1, d]."""
+def test_tables_with_the_batch_after_the_tokens(tmp_path, tokens, batch):
+    """Megatron's tables are [s, b, 1, d]. If s equals b, --table-layout must choose."""
     positions = rng.integers(0, 40, (tokens, batch))
     positions[0] = 0
     angles = reference.angles_of(positions, reference.default(8))
@@ -155,40 +159,40 @@ def test_rows_of_a_table_with_the_batch_behind(tmp_path, tokens, batch):
     expect(tmp_path, "sbhd", x, angles.swapaxes(0, 1), *options)
 
 
-def test_rows_of_tokens_or_of_positions(tmp_path):
-    rows, ids, said = np.array([0, 2, 9, 4]), np.array([0, 3, 1, 2]), ["--layout", "bshd", *HALF]
+def test_table_rows_by_token_or_by_position(tmp_path):
+    rows, ids, common = np.array([0, 2, 9, 4]), np.array([0, 3, 1, 2]), ["--layout", "bshd", *HALF]
     angles = reference.angles_of(rows, reference.default(8))
     tables = cos_sin(columns(angles, "half")[None])
     x = {"q": random("F32", 1, 4, 2, 8), "position_ids": tensor("I64", ids[None]), **tables}
-    refused(tmp_path, x, ["'cos'", "--table-rows"], *said)
+    refused(tmp_path, x, ["'cos'", "--table-rows"], *common)
     words = ["each token by its own row", "position_ids: not used"]
     says(tmp_path, x, angles, "bshd", "--table-rows", "tokens", words=words)
     says(tmp_path, x, angles[ids], "bshd", "--table-rows", "positions")
     more = ["--table-rows", "tokens", "--out-of-range", "clamp"]
-    refused(tmp_path, x, ["--out-of-range", "no effect"], *said, *more)
+    refused(tmp_path, x, ["--out-of-range", "no effect"], *common, *more)
     few = {"q": x["q"], **cos_sin(columns(by_index(3), "half")[None])}
-    refused(tmp_path, few, ["'cos'", "rows"], *said)
+    refused(tmp_path, few, ["'cos'", "rows"], *common)
 
 
 def test_a_table_for_each_axis(tmp_path):
-    """Qwen2-VL's. Each axis of a table drives pairs, and each that drives pairs has a plane."""
+    """Qwen2-VL has a table for each axis. Their number must match --axis-sections or --windows."""
     positions = rng.integers(1, 40, (3, 1, 4)) * (np.arange(4) > 0)
     planes = columns(reference.angles_of(positions, reference.default(8)), "half")
-    said, sections = ["--layout", "bshd", *HALF], ["--axis-map", "sections", "--axis-sections"]
+    common, sections = ["--layout", "bshd", *HALF], ["--axis-map", "sections", "--axis-sections"]
     q = {"q": random("F32", 1, 4, 2, 8)}
-    refused(tmp_path, {**q, **cos_sin(planes)}, ["'cos'", "--axis-map"], *said)
+    refused(tmp_path, {**q, **cos_sin(planes)}, ["'cos'", "--axis-map"], *common)
     angles = reference.angles_of(positions, reference.default(8), [0, 0, 1, 2])
     says(tmp_path, {**q, **cos_sin(planes)}, angles, "bshd", *sections, "2,1,1", words=["3 axes"])
     more = cos_sin(np.concatenate([planes, planes[:1]]))
-    refused(tmp_path, {**q, **more}, ["'cos'", "4 axes", "--axis-sections"], *said, *sections, "2,1,1")
+    refused(tmp_path, {**q, **more}, ["'cos'", "4 axes", "--axis-sections"], *common, *sections, "2,1,1")
     says(tmp_path, {**q, **more}, angles, "bshd", *sections, "2,1,1,0")
     fewer = ["'cos'", "2 axes", "--axis-sections has 3", "use 3"]
-    refused(tmp_path, {**q, **cos_sin(planes[:2])}, fewer, *said, *sections, "2,1,1")
+    refused(tmp_path, {**q, **cos_sin(planes[:2])}, fewer, *common, *sections, "2,1,1")
     windows = ["--windows", 2, "--columns", "half"]
-    refused(tmp_path, {**q, **cos_sin(planes)}, ["'cos'", "3 axes", "--windows is 2"], *said, *windows)
+    refused(tmp_path, {**q, **cos_sin(planes)}, ["'cos'", "3 axes", "--windows is 2"], *common, *windows)
 
 
-# ---- What has the shape of a table, and is none of any model ----
+# ---- Tensors that have the shape of a table but cannot come from a model ----
 
 
 def changed(tables, name, index, value):
@@ -197,10 +201,10 @@ def changed(tables, name, index, value):
     return {**tables, name: tensor("F32", values)}
 
 
-def test_tables_that_are_none(tmp_path):
+def test_impossible_tables_are_refused(tmp_path):
     d, s = 16, 5
-    q, said = {"q": random("F32", 1, s, 2, d)}, ["--layout", "bshd", *HALF]
-    angles, none = columns(by_index(s, d), "half"), ["'cos'", "no table of cosines and sines"]
+    q, common = {"q": random("F32", 1, s, 2, d)}, ["--layout", "bshd", *HALF]
+    angles, none = columns(by_index(s, d), "half"), ["'cos'", "not a table of cosines and sines"]
     good, large = cos_sin(angles), cos_sin(angles, factor=1.25)
     shifted = cos_sin(columns(reference.angles_of(np.arange(1, s + 3), reference.default(d)), "half"))
     says(tmp_path, {**q, **large}, by_index(s, d), "bshd", mscale=1.25)
@@ -221,26 +225,26 @@ def test_tables_that_are_none(tmp_path):
         ({"freqs": tensor("F32", angles + 1)}, ["'freqs'", "angles of 0"]),
         ({"freqs": tensor("F32", angles + 1e-9 * (np.arange(d) == 1))}, ["'freqs'", "angles of 0"]),
     ):
-        refused(tmp_path, {**q, **tables}, words, *said)
+        refused(tmp_path, {**q, **tables}, words, *common)
     for bad, where in (([1.0, -0.5, 0.1, 0.1], 1), ([1.0, 0.0, 0.1, 0.0], 1), ([0.0] * 4, 0), ([1.0, 0.1, 0.0, -0.01], 2)):
         inv_freq = {"q": random("F32", 1, s, 2, 8), "inv_freq": tensor("F32", bad)}
-        refused(tmp_path, inv_freq, ["'inv_freq'", "positive", "element %d is" % where], *said)
+        refused(tmp_path, inv_freq, ["'inv_freq'", "positive", "element %d is" % where], *common)
 
 
-def test_rows_of_tokens_agree_with_the_positions_that_a_file_has(tmp_path):
-    said, ids = ["--layout", "bshd", *HALF, "--table-rows", "tokens"], np.array([3, 4, 0, 1, 2])
+def test_rows_by_token_must_agree_with_the_positions_in_the_file(tmp_path):
+    common, ids = ["--layout", "bshd", *HALF, "--table-rows", "tokens"], np.array([3, 4, 0, 1, 2])
     q, first = {"q": random("F32", 1, 5, 2, 8)}, {"position_ids": tensor("I64", ids)}
     angles = reference.angles_of(ids, reference.default(8))
     expect(tmp_path, "bshd", {**q, **first, **cos_sin(columns(angles, "half"))}, angles, "--table-rows", "tokens")
     shifted = reference.angles_of(np.arange(1, 6), reference.default(8))
-    refused(tmp_path, {**q, **first, **cos_sin(shifted)}, ["'cos'", "row 2", "position 0"], *said)
+    refused(tmp_path, {**q, **first, **cos_sin(shifted)}, ["'cos'", "row 2", "position 0"], *common)
     expect(tmp_path, "bshd", {**q, **cos_sin(shifted)}, shifted, "--table-rows", "tokens")
     packed = {"q": random("F32", 6, 2, 8), "cu_seqlens": tensor("I32", [0, 4, 6])}
-    refused(tmp_path, {**packed, **cos_sin(by_index(6))}, ["'cos'", "row 4", "position 0"], *said[2:])
+    refused(tmp_path, {**packed, **cos_sin(by_index(6))}, ["'cos'", "row 4", "position 0"], *common[2:])
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_what_rounding_does_to_a_table_is_no_reason(tmp_path, dtype):
+def test_rounded_tables_are_accepted(tmp_path, dtype):
     angles = columns(by_index(400, 16), "half").astype(np.float32)
     for factor in (1.0, 1.0693, 1.3466, 0.7071):
         rounded = cos_sin(angles, dtype)
@@ -248,21 +252,21 @@ def test_what_rounding_does_to_a_table_is_no_reason(tmp_path, dtype):
         assert apply(tmp_path, {"q": random("F32", 1, 5, 2, 16), **twice}, "--layout", "bshd", *HALF).status == 0
 
 
-# ---- Axes of ids, several layers, other tensors ----
+# ---- Axes of position ids, several layers, other tensors ----
 
 
-def test_axes_of_ids_have_sections(tmp_path):
-    ids, said = indices("I64", 3, 1, 9), ["--layout", "bshd", *HALF, *THETA]
+def test_position_ids_with_several_axes_need_sections(tmp_path):
+    ids, common = indices("I64", 3, 1, 9), ["--layout", "bshd", *HALF, *THETA]
     x = {"q": random("F32", 1, 9, 2, 8), "position_ids": ids}
-    refused(tmp_path, x, ["'position_ids'", "--axis-map"], *said)
+    refused(tmp_path, x, ["'position_ids'", "--axis-map"], *common)
     four = {**x, "position_ids": tensor("I64", np.concatenate([np.arange(9)[None, None], ids.values]))}
     sections = ["--axis-map", "sections", "--axis-sections"]
-    refused(tmp_path, four, ["'position_ids'", "4 axes", "position_ids[1:]"], *said, *sections, "2,1,1")
+    refused(tmp_path, four, ["'position_ids'", "4 axes", "position_ids[1:]"], *common, *sections, "2,1,1")
     angles = reference.angles_of(ids.values, reference.default(8), [0, 0, 1, 2])
     expect(tmp_path, "bshd", four, angles, *sections, "0,2,1,1")
 
 
-def test_the_way_back_needs_no_more_than_the_way_there(tmp_path):
+def test_inverse_needs_no_other_options_than_forward(tmp_path):
     x = {
         "q": random("F32", 5, 1, 2, 16),
         "inv_freq": tensor("F64", rng.uniform(0.01, 2, 8)),
@@ -273,25 +277,25 @@ def test_the_way_back_needs_no_more_than_the_way_there(tmp_path):
     assert np.abs(back.tensors["q"].values - x["q"].values).max() < 1e-5
 
 
-def test_each_prefix_is_a_call(tmp_path):
+def test_each_prefix_of_names_is_one_call(tmp_path):
     names = ["model.layers.%d.self_attn.%s" % (layer, name) for layer in (0, 1) for name in "qkv"]
     layers = {name: random("F32", 5, 1, 4 if name[-1] == "q" else 2, 8) for name in names}
-    shared, said = tensor("F32", rng.uniform(0.01, 2, 4)), ["--layout", "sbhd", *HALF]
+    shared, common = tensor("F32", rng.uniform(0.01, 2, 4)), ["--layout", "sbhd", *HALF]
     tensors = {**layers, "model.rotary_emb.inv_freq": shared}
     expect(tmp_path, "sbhd", tensors, reference.angles_of(np.arange(5), shared.values.astype(float)))
     own = {"model.layers.%d.inv_freq" % layer: tensor("F32", rng.uniform(0.01, 2, 4)) for layer in (0, 1)}
-    found = apply(tmp_path, {**layers, **own}, *said).tensors
+    found = apply(tmp_path, {**layers, **own}, *common).tensors
     for layer, inv_freq in enumerate(own.values()):
         alone = {name: t for name, t in layers.items() if ".%d." % layer in name}
-        same = apply(tmp_path, {**alone, "inv_freq": inv_freq}, *said).tensors
+        same = apply(tmp_path, {**alone, "inv_freq": inv_freq}, *common).tensors
         assert all(found[name].bytes == same[name].bytes for name in alone)
-    refused(tmp_path, {**layers, **own, "inv_freq": shared}, ["inv_freq'", "both", "model.layers"], *said)
-    refused(tmp_path, {**layers, "model.layers.7.inv_freq": shared}, ["'model.layers.7.inv_freq'", "goes with no"], *said)
+    refused(tmp_path, {**layers, **own, "inv_freq": shared}, ["inv_freq'", "both", "model.layers"], *common)
+    refused(tmp_path, {**layers, "model.layers.7.inv_freq": shared}, ["'model.layers.7.inv_freq'", "belongs to no"], *common)
     two = {"q": layers[names[0]], "query": layers[names[0]]}
-    refused(tmp_path, two, ["'query'", "'q'"], *said, *THETA)
+    refused(tmp_path, two, ["'query'", "'q'"], *common, *THETA)
 
 
-def test_any_dtype_is_copied_beside_q(tmp_path):
+def test_tensors_beside_q_are_copied_in_any_dtype(tmp_path):
     mask = Tensor("BOOL", rng.integers(0, 2, (5, 5), np.uint8))
     v = Tensor("F8_E4M3", rng.integers(0, 256, (9, 2, 4), np.uint8))
     x = {"q": random("BF16", 9, 2, 8), "v": v, "attention_mask": mask, "cu_seqlens": tensor("I32", [0, 3, 7])}

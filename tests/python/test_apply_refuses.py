@@ -1,5 +1,5 @@
-"""trope apply refuses every kind of bad file, tensor and option: status 2, one line that names file, tensor and rule, and no
-file left behind."""
+"""trope apply refuses all kinds of bad files, tensors and options. It exits with status 2, prints one line that names file,
+tensor and rule, and leaves no file."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pytest
 from apply_support import HALF, THETA, Tensor, apply, encode, pack, random, refused, rng, run, tensor
 
 SHAPE, BYTES = (4, 2, 3, 8), 4 * 2 * 3 * 8 * 4
-DAMAGED = 1500  # files with random damage
+DAMAGED = 1500  # number of files with random damage
 
 
 def zeros(dtype, *shape):
@@ -43,7 +43,7 @@ TENSORS = [
     (beside(k=zeros("F32", 8, 3, 8)), ["'k'"]),
     ({"q": zeros("F32", 4, 2, 3, 7)}, ["'q'", "--rotary-dim", "divisible"]),
     ({"q": zeros("F32", 1, 1, 1, 1026)}, ["'q'", "--rotary-dim", "1024"]),
-    (beside(k=zeros("F32", 4, 2, 3, 4)), ["--rotary-dim", "4 and of 8"]),
+    (beside(k=zeros("F32", 4, 2, 3, 4)), ["--rotary-dim", "4 and 8"]),
     ({"freqs": zeros("F32", 4, 8)}, ["q, k, x, v"]),
     (beside(keys=zeros("F32", *SHAPE)), ["'keys'", "unknown name", "--name"]),
     ({"Q": zeros("F32", *SHAPE)}, ["'Q'", "unknown name"]),
@@ -102,8 +102,8 @@ TENSORS = [
 ]  # fmt: skip
 
 
-def said(tensors):
-    """Options with all that a file of these tensors must be given."""
+def common(tensors):
+    """All options that a file of these tensors requires."""
     has_angles = {"freqs", "freqs_cis", "cos", "sin", "inv_freq"} & set(tensors)
     layout = "thd" if [len(t.values.shape) for t in tensors.values()][0] == 3 else "sbhd"
     return ["--layout", layout, *HALF] + THETA * (not has_angles)
@@ -113,7 +113,7 @@ def said(tensors):
     "tensors, words", TENSORS, ids=lambda value: "-".join(value)[:60] if isinstance(value, list) else ""
 )
 def test_tensors_that_are_refused(tmp_path, tensors, words):
-    refused(tmp_path, tensors, ["in.safetensors", *words] if "'" in words[0] else words, *said(tensors))
+    refused(tmp_path, tensors, ["in.safetensors", *words] if "'" in words[0] else words, *common(tensors))
 
 
 # ---- Options ----
@@ -223,7 +223,7 @@ def test_options_that_are_missing_or_contradict_the_file(tmp_path, monkeypatch):
         refused(tmp_path, tensors, words, *options)
     path = tmp_path / "in.safetensors"
     assert "one input file, got 0" in run("-o", path).err and "-o OUT or --expect" in run(path).err
-    monkeypatch.setitem(os.sys.modules, "torch", None)  # as without PyTorch
+    monkeypatch.setitem(os.sys.modules, "torch", None)  # PyTorch cannot be imported
     refused(tmp_path, beside(), ["--device cuda", "PyTorch"], *given, *THETA, "--device", "cuda")
 
 
@@ -238,29 +238,31 @@ def text(header, data=bytes(BYTES)):
 
 
 def q(**changes):
-    """A file with one tensor q whose entry is changed; None leaves a key out."""
+    """A file with one tensor q whose header entry is changed. None removes a key."""
     entry = {**json.loads(ENTRY), **changes}
     return pack({"q": {key: value for key, value in entry.items() if value is not None}}, bytes(BYTES))
 
 
 def two(a, b, size):
-    """Tensors q and k of 8 floats at those offsets."""
+    """A file of tensors q and k, 8 floats each, at these offsets."""
     return pack(
         {n: {"dtype": "F32", "shape": [1, 1, 1, 8], "data_offsets": at} for n, at in (("q", a), ("k", b))}, bytes(size)
     )
 
 
 FILES = {
-    "nothing": b"", "seven bytes": b"\0" * 7, "a length beyond the file": struct.pack("<Q", 1000) + b"{}",
-    "a length of 2^64 - 1": b"\xff" * 8 + b"{}", "a huge length": struct.pack("<Q", 100000001) + b"{}", "cut": GOOD[:20],
-    "an empty header": pack(b""), "no JSON": text("hello"), "cut JSON": text('{"q":' + ENTRY),
-    "more behind it": text('{"q":' + ENTRY + "} x"), "an array": text("[]", b""), "no tensors": text("{}", b""),
-    "a zero byte": text(b'{"q":\0' + ENTRY.encode() + b"}"), "no UTF-8": text(b'{"q\xff":' + ENTRY.encode() + b"}"),
-    "a surrogate": text(b'{"q\\ud800":' + ENTRY.encode() + b"}"), "deep": text('{"q":' + "[" * 10**5 + "]" * 10**5 + "}"),
-    "a name twice": text('{"q":' + ENTRY + ',"q":' + ENTRY + "}"), "metadata that is none": pack({"__metadata__": "x"}),
+    "an empty file": b"", "seven bytes": b"\0" * 7, "a length beyond the file": struct.pack("<Q", 1000) + b"{}",
+    "a length of 2^64 - 1": b"\xff" * 8 + b"{}", "a huge length": struct.pack("<Q", 100000001) + b"{}",
+    "a cut header": GOOD[:20],
+    "an empty header": pack(b""), "not JSON": text("hello"), "cut JSON": text('{"q":' + ENTRY),
+    "text after the object": text('{"q":' + ENTRY + "} x"), "an array": text("[]", b""), "no tensors": text("{}", b""),
+    "a zero byte": text(b'{"q":\0' + ENTRY.encode() + b"}"), "not UTF-8": text(b'{"q\xff":' + ENTRY.encode() + b"}"),
+    "a surrogate": text(b'{"q\\ud800":' + ENTRY.encode() + b"}"),
+    "deep nesting": text('{"q":' + "[" * 10**5 + "]" * 10**5 + "}"),
+    "a name twice": text('{"q":' + ENTRY + ',"q":' + ENTRY + "}"), "metadata that is text": pack({"__metadata__": "x"}),
     "metadata with a number": pack({"__metadata__": {"a": 1}}), "an entry that is a number": text('{"q":3}'),
     "metadata with a name twice": text('{"__metadata__":{"a":"1","a":"2"},"q":' + ENTRY + "}"),
-    "an entry that is a list": text('{"q":["F32",[4,2,3,8],[0,768]]}'), "a key too many": q(layout="sbhd"),
+    "an entry that is a list": text('{"q":["F32",[4,2,3,8],[0,768]]}'), "an unknown key": q(layout="sbhd"),
     "a key twice": text('{"q":' + ENTRY[:-1] + ',"dtype":"F16"}}'), "no dtype": q(dtype=None), "no shape": q(shape=None),
     "no offsets": q(data_offsets=None), "a dtype that is a number": q(dtype=32), "an unknown dtype": q(dtype="F9"),
     "a shape that is a number": q(shape=192), "a negative dim": q(shape=[4, -2, 3, 8]), "a dim of text": q(shape=["4"]),
@@ -272,7 +274,7 @@ FILES = {
     "offsets that decrease": q(data_offsets=[BYTES, 0]), "too few bytes": q(data_offsets=[0, BYTES - 4]),
     "too many bytes": q(shape=[4, 2, 3, 4]), "an offset beyond the file": GOOD[:-1], "bytes left over": GOOD + b"\0",
     "an overlap": two((0, 32), (16, 48), 48), "the same bytes": two((0, 32), (0, 32), 32),
-    "a hole": two((0, 32), (36, 68), 68), "a hole in front": two((4, 36), (36, 68), 68),
+    "a gap": two((0, 32), (36, 68), 68), "a gap at the start": two((4, 36), (36, 68), 68),
 }  # fmt: skip
 
 
@@ -281,7 +283,7 @@ def test_files_that_are_refused(tmp_path, name):
     refused(tmp_path, None, ["in.safetensors"], "--layout", "sbhd", *HALF, *THETA, source=FILES[name])
 
 
-def test_every_cut_of_a_file_and_files_of_other_formats_are_refused(tmp_path):
+def test_truncated_files_and_files_of_other_formats_are_refused(tmp_path):
     for length in [*range(0, 100, 3), len(GOOD) - 8]:
         refused(tmp_path, None, ["in.safetensors"], "--layout", "sbhd", *HALF, *THETA, source=GOOD[:length])
     for start, word in (
@@ -293,8 +295,9 @@ def test_every_cut_of_a_file_and_files_of_other_formats_are_refused(tmp_path):
         refused(tmp_path, None, [word, "safetensors.torch"], *THETA, source=start + bytes(60))
 
 
-def test_random_damage_gives_a_refusal_or_a_right_result(tmp_path):
-    """A few bytes of a good header or of the indices are changed. What is not refused is what the tensors say."""
+def test_random_damage_gives_a_refusal_or_a_readable_result(tmp_path):
+    """A few bytes of a valid header or of the indices are changed. If the file is still accepted, the result can be read
+    and rotated back."""
     ids = tensor("I32", [[0, 1, 2, 3]] * 2)
     good = encode(beside(v=random("F32", 4, 2, 1, 8), freqs=tensor("F32", ROWS), position_ids=ids))
     header, letters = 8 + struct.unpack("<Q", good[:8])[0], b'{}[]",:0123456789.-eE \\\xff\0dqk'
@@ -308,7 +311,7 @@ def test_random_damage_gives_a_refusal_or_a_right_result(tmp_path):
         result = apply(tmp_path, None, *options, source=bytes(content))
         if result.status == 0:
             results += 1
-            again = apply(tmp_path, result.tensors, "--inverse", *options)  # what was written can be read, and turned back
+            again = apply(tmp_path, result.tensors, "--inverse", *options)  # the output can be read and rotated back
             assert again.status == 0 and set(again.tensors) == set(result.tensors)
         else:
             assert (result.status, result.err.count("\n")) == (2, 1), (bytes(content[:header]), result)

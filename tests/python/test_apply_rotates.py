@@ -1,4 +1,4 @@
-"""trope apply gives what the formulas give, for every layout, dtype, source of angles and rule of positions."""
+"""trope apply gives the results of the formulas for every layout, dtype, source of angles and position rule."""
 
 import itertools
 
@@ -82,7 +82,7 @@ def test_threads_instruction_sets_layouts_and_calls_in_place_give_the_same_bits(
 
 
 def table(rows, columns):
-    """Random angles [rows, columns], which are 0 at position 0."""
+    """Random angles [rows, columns]. Row 0 is 0."""
     angles = rng.uniform(-2, 2, (rows, columns))
     angles[0] = 0
     return angles
@@ -109,14 +109,14 @@ def test_tables_of_every_shape(tmp_path, shape, backward):
     "operand, dtype", [("BF16", "BF16"), ("BF16", "F32"), ("F16", "F16"), ("F64", "F64"), ("F64", "F32")]
 )
 def test_cosines_of_every_dtype_and_factor(tmp_path, operand, dtype):
-    for factor in (1.0, 1.1719, 0.5):  # of attention
+    for factor in (1.0, 1.1719, 0.5):  # attention factors
         tables = cos_sin(table(5, 8), dtype, factor)
         coefficients = reference.of_table(tables["cos"].values.astype(float), tables["sin"].values.astype(float), "half")
         x = {"q": random(operand, 5, 2, 3, 8), **tables}
         expect(tmp_path, "sbhd", x, None, "--columns", "half", coefficients=coefficients)
 
 
-def test_bf16_numbers_as_f32_and_columns_by_neighbours(tmp_path):
+def test_bf16_values_stored_as_f32_and_interleaved_columns(tmp_path):
     tables = {name: t._replace(dtype="F32") for name, t in cos_sin(table(5, 8), "BF16", 1.1719).items()}
     coefficients = reference.of_table(tables["cos"].values.astype(float), tables["sin"].values.astype(float), "interleaved")
     x = {"q": random("F32", 5, 2, 3, 8), **tables}
@@ -126,7 +126,7 @@ def test_bf16_numbers_as_f32_and_columns_by_neighbours(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["F32", "F64"])
 def test_inverse_frequencies(tmp_path, dtype):
-    for values in ([1.5, 0.25, 0.3, 0.001], [1.0, 0.1, 0.0, 0.0]):  # the rule proportional ends with zeros
+    for values in ([1.5, 0.25, 0.3, 0.001], [1.0, 0.1, 0.0, 0.0]):  # the proportional rule gives zeros at the end
         inv_freq = tensor(dtype, values)
         x = {"q": random("F64", 9, 1, 2, 12), "inv_freq": inv_freq}
         expect(tmp_path, "sbhd", x, by_index(9, inv_freq.values.astype(float)), "--rotary-offset", 0)
@@ -182,7 +182,7 @@ def test_position_ids_and_start_positions(tmp_path, dtype):
 
 
 def packed(folder, tokens, *options, padding="zero", cp=("none", 1, 0), stream=False, cu, **others):
-    """A packed batch with v. `others`: padded, starts."""
+    """Runs `expect` on q and v of packed sequences. others: the options padded and starts of reference.packed_positions."""
     dtype = rng.choice(["I32", "I64"])
     tensors = {"q": random("F32", tokens, 2, 8), "v": random("F32", tokens, 1, 4), "cu_seqlens": tensor(dtype, cu)}
     for key, name in (("padded", "cu_seqlens_padded"), ("starts", "start_positions")):
@@ -220,23 +220,23 @@ def test_positions_of_packed_sequences_and_ranks(tmp_path):
         angles = reference.angles_of(reference.positions_on_rank(6, layout, 4, 2), reference.default(8))
         options = ["--cp-size", 4, "--cp-rank", 2, "--cp-layout", layout]
         expect(tmp_path, "sbhd", {"q": random("F32", 6, 2, 1, 8)}, angles, *options)
-    for layout in ("contiguous", "zigzag", "striped", "flat"):  # one rank holds whole sequences, which may be odd
+    for layout in ("contiguous", "zigzag", "striped", "flat"):  # a single rank: whole sequences, of any length
         packed(tmp_path, 9, "--cp-size", 1, "--cp-rank", 0, "--cp-layout", layout, cu=[0, 3, 8, 9])
 
 
 def test_positions_outside_of_a_table(tmp_path):
     freqs, ids = tensor("F32", table(4, 8)), np.array([0, 3, 4, 1, -1, 2])
     tensors = {"q": random("F32", 6, 1, 2, 8), "freqs": freqs, "position_ids": tensor("I32", ids)}
-    said = ["--layout", "sbhd", *HALF, "--columns", "half"]
+    common = ["--layout", "sbhd", *HALF, "--columns", "half"]
     values = freqs.values.astype(float)[np.clip(ids, 0, 3)]
     coefficients = reference.of_table(np.cos(values), np.sin(values), "half")
-    expect(tmp_path, "sbhd", tensors, None, *said[4:], "--out-of-range", "clamp", coefficients=coefficients)
+    expect(tmp_path, "sbhd", tensors, None, *common[4:], "--out-of-range", "clamp", coefficients=coefficients)
     poisoned = tuple(np.where((ids < 0) | (ids > 3), np.nan, c.T).T for c in coefficients)
     exact, size = rotate(reference.from_layout(tensors["q"].values, "sbhd"), None, poisoned, {})
-    result = apply(tmp_path, tensors, *said, "--out-of-range", "poison", "--quiet")
+    result = apply(tmp_path, tensors, *common, "--out-of-range", "poison", "--quiet")
     assert result.err.count("\n") == 1 and "NaN" in result.err
     assert_close(result.tensors["q"], reference.to_layout(exact, "sbhd"), np.full((6, 1, 2, 8), 4.0))
-    refused(tmp_path, tensors, ["position_ids", "rows of 'freqs'", "--out-of-range"], *said)
+    refused(tmp_path, tensors, ["position_ids", "rows of 'freqs'", "--out-of-range"], *common)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 8), (5, 0, 3, 8)])
@@ -246,7 +246,7 @@ def test_tensors_without_elements(tmp_path, shape):
     assert result.status == 0 and result.tensors["q"].values.shape == shape
 
 
-# ---- By PyTorch, on CUDA, or on the CPU where there is no device ----
+# ---- With PyTorch: on CUDA, or on the CPU if there is no GPU ----
 
 ANGLES = reference.angles_of(np.arange(6), reference.default(16))
 BY_TORCH = [

@@ -1,5 +1,5 @@
-"""Every parameter of trope and trope.torch is tried with a wrong type, a wrong length and a wrong value: each call must be
-refused by a trope.Error that names the argument in the caller's words. And no array is read behind its end."""
+"""Each parameter of trope and trope.torch gets a wrong type, a wrong length and a wrong value. Each call must raise a
+trope.Error that names the argument in the caller's words. No array is read beyond its end."""
 
 import ctypes
 import mmap
@@ -14,7 +14,7 @@ if torch:
     import trope.torch
 
 LIBRARIES = ["numpy"] + ["torch"] * bool(torch)
-# Words of the C library, which a Python caller has never seen.
+# Names of the C library, which a Python caller does not know.
 FOREIGN = re.compile(r"operands?\[|trope_|TROPE_|angle_rows|_stride\b|ids_layout|NULL|\bdst\b|\bsrc\b|struct_size")
 
 f32 = np.float32
@@ -41,7 +41,7 @@ def rows(kind, option, call, *values):
     return [(kind, option, call, value) for value in values]
 
 
-# (kind, option, the call that it stands in, the wrong value)
+# (kind of error, option, options of a valid call, wrong value)
 ROWS = [
     *rows("type", "layout", TABLE, None, 5, b"sbhd", ["sbhd"]),
     *rows("value", "layout", TABLE, "shbd", "SBHD", ""),
@@ -148,7 +148,8 @@ SEQUENCES = {
 
 
 def of_library(value, library):
-    """Arrays of this library in the place of NumPy's. Those that PyTorch cannot have stay NumPy's, which are refused."""
+    """Converts NumPy arrays to arrays of `library`. An array that PyTorch cannot represent stays a NumPy array, and is
+    refused."""
     if library == "torch" and isinstance(value, np.ndarray) and value.dtype != object and min(value.strides, default=0) >= 0:
         return torch.from_numpy(value.copy()) if value.flags.c_contiguous else torch.from_numpy(value)
     return value
@@ -173,14 +174,14 @@ def tensor_for(options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_calls_that_the_rows_change_are_good(library):
+def test_calls_without_wrong_values_are_valid(library):
     for options in GOOD:
         x = of_library(tensor_for(options), library)
         for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_):
             assert call(function, library, [x], options).shape == x.shape
 
 
-def test_every_option_has_rows():
+def test_every_option_has_wrong_values():
     for option in trope.Options.__annotations__:
         kinds = {kind for kind, name, _, _ in ROWS if name == option}
         assert kinds == {"type", "value", "length"} if option in SEQUENCES else kinds == {"type", "value"}, option
@@ -197,12 +198,12 @@ def row_id(row):
 def test_options_are_refused(row, library):
     _, option, options, value = row
     x = tensor_for(options)
-    elsewhere = {("cos", "length"): "sin"}  # where cos and sin differ, sin is named
+    elsewhere = {("cos", "length"): "sin"}  # if cos and sin differ, the error names sin
     for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_, trope.kernel_name):
         if function is trope.kernel_name and (option == "accumulate" or row[0] == "value" and option in (
             "position_ids", "start_positions", "cu_seqlens", "cu_seqlens_padded"
         )):  # fmt: skip
-            continue  # it looks at no values of arrays, and says what backward would run
+            continue  # kernel_name reads no values of arrays, and accepts accumulate for backward
         with pytest.raises(trope.Error) as caught:
             call(function, library, [x], {**options, option: value})
         error = caught.value
@@ -240,7 +241,7 @@ def test_unknown_keywords(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_arrays_that_are_written_are_refused(library):
+def test_wrong_outputs_and_forward_src_are_refused(library):
     def backward(argument, **options):
         refused(argument, trope.rotate_backward, X, library=library, **options)
 
@@ -282,7 +283,7 @@ def test_out_and_forward_src_in_every_form(library):
 
 
 class OnlyDlpack:
-    """An array that has DLPack, as NumPy gives it, and nothing else."""
+    """An array that offers NumPy's DLPack methods and nothing else."""
 
     def __init__(self, array):
         self.array = array
@@ -295,7 +296,7 @@ class OnlyDlpack:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_an_array_with_dlpack_alone(dtype):
+def test_arrays_with_only_dlpack(dtype):
     x = X.astype(dtype)
     y, z = trope.rotate(OnlyDlpack(x), OnlyDlpack(x[:, :, ::2]), **dict(TABLE, freqs=OnlyDlpack(FREQS)))
     assert type(y) is np.ndarray and y.dtype == dtype and np.array_equal(y, trope.rotate(x, **TABLE))
@@ -305,7 +306,7 @@ def test_an_array_with_dlpack_alone(dtype):
     assert np.array_equal(out, trope.rotate_backward(x, **TABLE))
 
 
-def test_rotary_dim_is_asked_for():
+def test_rotary_dim_is_required_if_the_head_is_wider_than_the_angles():
     for angles in (dict(freqs=FREQS, angle_columns="half"), dict(inv_freq=INV_FREQ), dict(inv_freq=trope.Frequencies(INV_FREQ))):
         options = dict(layout="sbhd", pairing="half", **angles)
         wide = np.tile(X, (1, 1, 1, 2))
@@ -329,12 +330,12 @@ def test_stream_and_other_parameters():
     assert trope.pair_axis("sections", np.array([2, 1])) == (0, 0, 1)
 
 
-def test_arrays_are_of_one_device_and_library():
+def test_unsupported_arrays_are_refused():
     refused("tensors", trope.rotate, X, np.ma.masked_array(X), **FREQUENCIES)
     refused("tensors", trope.rotate, X.astype(">f4"), **FREQUENCIES)
 
     class Lies:
-        """An array that says that its 2 bytes are an f32."""
+        """An array that reports its 2-byte elements as f32."""
 
         __array_interface__ = X.astype(np.float16).__array_interface__
         dtype, shape = X.dtype, X.shape
@@ -349,7 +350,7 @@ _guards = []
 
 
 def guarded(array):
-    """A copy of an array whose last byte is the last before a page that cannot be read."""
+    """A copy of an array that ends directly before a page that cannot be read."""
     array = np.ascontiguousarray(array)
     page = mmap.PAGESIZE
     size = -(-max(array.nbytes, 1) // page) * page
@@ -362,7 +363,7 @@ def guarded(array):
     return copy
 
 
-# (call, option, axis): with one element fewer or more along the axis the call is refused, or right.
+# (options, option, axis): with one element fewer or more along the axis, the call is refused or still right.
 LENGTHS = [
     (TABLE, "freqs", 0), (TABLE, "freqs", 1), (TABLES, "cos", 0), (TABLES, "cos", 1), (TABLES, "sin", 0), (TABLES, "sin", 1),
     (dict(TABLE, freqs=FREQS[:, :4], angle_columns="pair"), "freqs", 1), (dict(TABLE, position_ids=ids), "position_ids", 0),
@@ -383,7 +384,7 @@ def guards(value):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("options, option, axis", LENGTHS, ids=lambda v: None if isinstance(v, dict) else str(v))
-def test_no_array_is_read_behind_its_end(options, option, axis, library):
+def test_no_array_is_read_beyond_its_end(options, option, axis, library):
     given = np.asarray(options[option])
     x = guarded(tensor_for(options))
     exact = {name: guards(value) for name, value in options.items()}
@@ -399,13 +400,13 @@ def test_no_array_is_read_behind_its_end(options, option, axis, library):
             result = call_shared(library, x, changed)
         except trope.Error:
             continue
-        is_for_all = value is shorter and value.ndim > 1 and value.shape[axis] == 1  # one entry for the whole batch
+        is_for_all = value is shorter and value.ndim > 1 and value.shape[axis] == 1  # one entry for all of the batch
         assert is_for_all or (value is longer and (option, axis) in MAY_BE_LONGER)
         assert np.array_equal(np.asarray(result), wanted)
 
 
 def call_shared(library, x, options):
-    """trope.rotate on the very memory of the arrays, for PyTorch too."""
+    """Calls trope.rotate on the memory of the arrays, without copies, also for PyTorch."""
     if library == "numpy":
         return trope.rotate(x, **options)
     shared = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in options.items()}
@@ -413,7 +414,7 @@ def call_shared(library, x, options):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_results_and_sources_end_at_a_guard_page(library):
+def test_outputs_and_sources_may_end_at_a_guard_page(library):
     for options in GOOD:
         x = guarded(tensor_for(options))
         out, forward_src = guarded(np.zeros_like(x)), guarded(x)
@@ -428,13 +429,13 @@ def test_results_and_sources_end_at_a_guard_page(library):
         trope.rotate_(x, **options)
 
 
-# ---- Found by attacks on this layer ----
+# ---- Special cases ----
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("shape, rows", [((2, 0, 3, 8), 0), ((2, 0, 3, 8), 4), ((0, 4, 3, 8), 4), ((0, 4, 3, 8), 0)])
 def test_gradients_of_calls_without_tokens(library, shape, rows):
-    """d_freqs gets zeros, and one without elements is not written at all."""
+    """d_freqs is set to zeros. A d_freqs without elements is not written."""
     table = dict(layout="bshd", pairing="half", angle_columns="half")
     for batch in ((), (shape[0],)):
         freqs = np.zeros((*batch, rows, 8), f32)
@@ -450,8 +451,8 @@ def test_gradients_of_calls_without_tokens(library, shape, rows):
             assert y.shape == x.grad.shape == x.shape and freqs.grad.shape == freqs.shape and not freqs.grad.any()
 
 
-@pytest.mark.skipif(not torch, reason="torch is not there")
-def test_torch_tensors_beside_arrays_of_numpy():
+@pytest.mark.skipif(not torch, reason="torch is missing")
+def test_torch_tensors_beside_numpy_arrays():
     x = torch.from_numpy(X.copy())
     for others in ((x, X), (X, x), (x, [1.0])):
         refused("tensors", trope.rotate, *others, **TABLE)
@@ -480,7 +481,7 @@ def test_array_interfaces_that_cannot_be_read():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_kernel_name_takes_what_rotate_takes(library):
+def test_kernel_name_accepts_what_rotate_accepts(library):
     expanded = np.broadcast_to(X[:, :, :1], X.shape)
     for x, options in ((X[:, :, :1], dict(FREQUENCIES, shared_heads=3)), (expanded, FREQUENCIES)):
         call(trope.rotate, library, [x], options)
@@ -490,14 +491,14 @@ def test_kernel_name_takes_what_rotate_takes(library):
         assert trope.kernel_name(x, max_position=9, **FREQUENCIES).startswith("cpu-")
 
 
-def test_tables_of_one_row_may_have_any_strides_of_rows():
+def test_a_table_with_one_row_may_have_any_row_stride():
     cos, sin = np.cos(FREQS[:1]), np.asfortranarray(np.sin(FREQS[:1]))[:, :]
     sin = np.lib.stride_tricks.as_strided(sin, sin.shape, (400, 4))
     y = trope.rotate(X[:1], layout="sbhd", pairing="half", cos=cos, sin=sin, angle_columns="half")
     assert np.array_equal(y, trope.rotate(X[:1], layout="sbhd", pairing="half", cos=cos, sin=sin.copy(), angle_columns="half"))
 
 
-def test_messages_of_rules_and_orders_have_no_words_of_c():
+def test_messages_of_frequencies_and_pair_axis_have_no_names_of_c():
     for make in (
         lambda: trope.pair_axis("alternating", [1, 2]),
         lambda: trope.frequencies(rope_type="default", rope_theta=1.0, head_dim=8),

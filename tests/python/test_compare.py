@@ -1,5 +1,5 @@
-"""bench/compare.py on the CPU: each way is right on small shapes, and what is not right is caught. Nothing is timed here; a
-stand-in for the GPU makes all calls that would be timed."""
+"""Tests bench/compare.py on the CPU. Each way (an implementation that is compared) is right on small shapes, and wrong ways
+are caught. Nothing is timed here. A stand-in for the GPU makes all calls that would be timed."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ CASES = {case.name: case.tiny() for case in peers.CASES}
 
 
 class Gpu:
-    """Makes each call once and says that it took 10 us, and the copy 5, 4, ... us."""
+    """Makes each call once and reports that it took 10 us, and that the copy took 5, 4, ... us."""
 
     def __init__(self):
         self.us, self.name, self.copy_us, self.calls = float("inf"), "some copy", 6.0, 0
@@ -54,7 +54,7 @@ def ways_like(pattern):
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """All of this library and eager PyTorch, by the command line."""
+    """The JSON file that the command line writes for all ways of this library and of eager PyTorch."""
     path = tmp_path_factory.mktemp("compare") / "result.json"
     arguments = ["--device", "cpu", "--only", "/trope", "--only", "/torch eager", "--json", str(path)]
     assert compare.main(arguments) == 0
@@ -69,19 +69,19 @@ def test_all_cases_are_right_in_both_directions(result):
 
 
 def test_this_library_rounds_once(result):
-    """Its error without tables is half an ulp: 2^-8 of the largest element at most."""
+    """Without tables, its error is half an ulp: at most 2^-8 of the largest element."""
     rows = [row for row in json.loads(result.read_text())["cases"] if row["way"] in ("trope", "trope, in place")]
     assert rows and all(row["error"] <= 2.0**-8 for row in rows)
 
 
-def test_the_time_of_the_host_is_asked_of_each_layer(result):
+def test_host_time_is_measured_for_each_layer(result):
     rows = {row["way"]: row for row in json.loads(result.read_text())["host"]}
     assert {"trope, the C function alone", "trope, launch of trope.torch", "trope", "torch eager"} <= rows.keys()
     assert all(row["status"] == "ok" for row in rows.values()), rows
     assert "both_us" in rows["trope"] and "both_us" in rows["torch eager"]
 
 
-def test_json_has_a_case_a_line(result):
+def test_json_has_one_line_for_each_case(result):
     lines = result.read_text().splitlines()
     rows = [line for line in lines if line.startswith('{"case"')]
     assert len(rows) == len(json.loads(result.read_text())["cases"])
@@ -97,7 +97,7 @@ def test_markdown_has_a_row_for_each_case(result, capsys):
         assert not line.startswith("|") or line.endswith("|")
 
 
-def test_list_names_what_only_chooses(capsys):
+def test_list_prints_the_names_that_only_selects(capsys):
     assert compare.main(["--device", "cpu", "--list", "--only", "thd-pareto/backward/t"]) == 0
     names = capsys.readouterr().out.split("\n")[:-1]
     assert "thd-pareto/backward/trope" in names and all(name.startswith("thd-pareto/backward/t") for name in names)
@@ -156,7 +156,7 @@ NORMED = ["norm-qwen3-32b-tp8", "norm-gemma-3-4b", "norm-olmo-2-7b"]
 @pytest.mark.parametrize("name", NORMED)
 @pytest.mark.parametrize("which", range(4))
 def test_a_wrong_gradient_of_a_norm_is_caught(which, name):
-    """Of q, k, the weight of q and that of k."""
+    """which: whether the gradient of q, k, q's weight or k's weight is made wrong."""
 
     def backward(p, *tensors):
         results = peers._trope_norm_backward(p, *tensors)
@@ -187,8 +187,8 @@ def test_a_norm_of_another_model_is_caught(name, wrong):
     assert [row["status"] for row in rows] == ["WRONG", "WRONG"]
 
 
-def test_norms_are_those_of_the_models():
-    """The formulas that PyTorch is timed with, by the modules of transformers."""
+def test_norm_formulas_match_the_models():
+    """The formulas that are timed in PyTorch give the same results as transformers' modules."""
     gemma3 = pytest.importorskip("transformers.models.gemma3.modeling_gemma3").Gemma3RMSNorm
     olmo2 = pytest.importorskip("transformers.models.olmo2.modeling_olmo2").Olmo2RMSNorm
     qwen3 = pytest.importorskip("transformers.models.qwen3.modeling_qwen3").Qwen3RMSNorm
@@ -201,7 +201,7 @@ def test_norms_are_those_of_the_models():
         assert torch.equal(peers._norm_of(problem)(q, weight), norm(x).view(q.shape))
 
 
-def test_a_norm_needs_tensors_as_it_reads_them():
+def test_a_norm_refuses_tensors_that_it_cannot_read():
     problem = peers.Problem(CASES["norm-qwen3-32b-tp8"], "cpu")
     q, k = (torch.rand(shape).to(problem.dtype) for shape in problem.shapes_in)
     for wrong in (q.transpose(1, 2), q.float(), q[:, 1:]):
@@ -214,7 +214,7 @@ def test_a_norm_needs_tensors_as_it_reads_them():
         peers._trope_norm_backward(problem, q, k, q, k)
 
 
-def test_a_way_that_raises_gets_its_error_in_its_row():
+def test_the_row_of_a_way_that_raises_holds_its_error():
     def refuse(p, *tensors):
         raise NotImplementedError("not on\nthis machine")
 
@@ -227,7 +227,7 @@ def test_a_way_that_raises_gets_its_error_in_its_row():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_ratio_is_that_of_the_best_copy_so_far(name):
+def test_the_ratio_uses_the_fastest_copy_so_far(name):
     gpu = Gpu()
     rows = run(name, ways_like("trope") + ways_like("torch eager"), gpu)
     assert gpu.calls == 2 * len(rows)
@@ -236,7 +236,7 @@ def test_the_ratio_is_that_of_the_best_copy_so_far(name):
         assert row["time_us"] == 10 and row["ratio"] == gpu.us / 10 and row["copy"] == "some copy", row
 
 
-def test_bytes_are_those_of_q_and_k_twice():
+def test_bytes_count_what_is_read_and_written():
     problem = peers.Problem(CASES["llama-3-70b"], "cpu")
     assert problem.bytes() == 2 * 2 * 32 * (64 + 8) * 128
     problem = peers.Problem(CASES["deepseek-v3-kv"], "cpu")
@@ -256,7 +256,7 @@ def test_lengths_of_packed_sequences():
 
 def test_plot(result, tmp_path):
     if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("there is no matplotlib")
+        pytest.skip("matplotlib is missing")
     path = tmp_path / "compare.svg"
     assert compare.main(["--from", str(result), "--plot", str(path)]) == 0
     assert path.read_text().count("<svg") == 1

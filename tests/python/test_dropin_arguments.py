@@ -1,5 +1,5 @@
-"""The arguments of the drop-in modules: for each parameter of each public function, wrong types, shapes and values are
-refused by a trope.Error that names the parameter as this function does. The table is in dropins.py."""
+"""Arguments of the drop-in modules: each parameter of each public function refuses wrong types, shapes and values with a
+trope.Error that names the parameter as the function does. The table is in dropins.py."""
 
 import re
 import types
@@ -31,14 +31,14 @@ CASES = [(name, parameter) for name in ROWS for parameter in ROWS[name][1] if " 
 
 
 @pytest.mark.parametrize("name, parameter", CASES)
-def test_wrong_arguments(name, parameter):
+def test_wrong_arguments_are_refused(name, parameter):
     torch.manual_seed(3)
     call(find_function(name), ROWS[name][0]())
     for wrong in ROWS[name][1][parameter]:
         refused_row(name, parameter, wrong)
 
 
-def test_index_tensors_of_other_dtypes():
+def test_index_tensors_of_other_dtypes_are_refused():
     for name, parameter in CASES:
         valid = ROWS[name][0]()
         if torch.is_tensor(valid.get(parameter)) and valid[parameter].dtype == INT:
@@ -47,33 +47,33 @@ def test_index_tensors_of_other_dtypes():
                 assert "int32 or int64" in str(error)
 
 
-# ---- Arguments that are right, but not together ----
+# ---- Arguments that are valid alone but not together ----
 
 
 def tables(*shape, names=("cos", "sin")):
     return {name: randn(*shape) for name in names}
 
 
-# The row, what is changed, the argument that is named, and its words.
+# (row, changed arguments, argument that the error names, words of the error)
 TOGETHER = [
     ("apex.backward_2d", dict(output_grads=randn(B, 2, 3, H, 6)), "output_grads", "head_dim 6, and its halves must be even"),
     ("apex.forward_2d", dict(sin_h=randn(1, S, 1, D // 2).bfloat16()), "sin_h", "dtype"),
-    ("apex.fused_apply_rotary_pos_emb_2d", dict(img_w=2), "t", "6 tokens, and the image 2 x 2"),
+    ("apex.fused_apply_rotary_pos_emb_2d", dict(img_w=2), "t", "6 tokens, but the image has 2 x 2"),
     ("flash_attn.apply_rotary_emb", dict(tables(5, 2), seqlen_offsets=0), "cos", "too few for seqlen 6"),
     ("flash_attn.apply_rotary_emb packed", tables(3, 2), "cos", "too few for max_seqlen 4"),
     ("flash_attn.apply_rotary_emb_qkv_", dict(tables(3, 2, names=("cos_k", "sin_k")), seqlen_offsets=0), "cos_k", "too few"),
     ("flash_attn.apply_rotary_emb_qkv_ by heads",
-     dict(qkv=randn(S, B, 32).transpose(0, 1), num_heads_q=2, cu_seqlens=ints(0, 2 * S)), "qkv", "no one dimension"),
+     dict(qkv=randn(S, B, 32).transpose(0, 1), num_heads_q=2, cu_seqlens=ints(0, 2 * S)), "qkv", "to be one dimension"),
     ("flash_attn.RotaryEmbedding.forward", dict(max_seqlen=None), "max_seqlen", "seqlen_offset is a tensor"),
     ("liger.liger_rotary_pos_emb", dict(tables(B, S, 3), rotary_dim=8), "cos", "rotary_dim / 2 is 4"),
     ("liger.liger_rotary_pos_emb", dict(tables(B, S, 3), rotary_dim=None), "cos", "must be even"),
     ("liger.liger_rotary_pos_emb", tables(B, S - 1, R), "cos", "5 rows .* for 6 tokens"),
-    ("liger.liger_rotary_pos_emb", tables(3, S, R), "cos", "of batch 3 .* and q of 2"),
+    ("liger.liger_rotary_pos_emb", tables(3, S, R), "cos", "has batch 3 .* but q has 2"),
     ("liger.liger_rotary_pos_emb_vision", tables(S - 1, D), "cos", "5 rows .* for 6 tokens"),
     ("liger.liger_multimodal_rotary_pos_emb", dict(tables(3, B, S, 6), mrope_section=[1, 1, 1]), "cos", "head_dim is 8"),
     ("liger.liger_llama4_text_rotary_pos_emb", dict(xk=randn(B, S, 1, D).bfloat16()), "xk", "dtype"),
-    ("liger.liger_llama4_text_rotary_pos_emb", dict(freqs_cis=torch.ones(3, S, 4) * 1j), "freqs_cis", "of batch 3 .* xq of 2"),
-    ("liger.liger_llama4_vision_rotary_pos_emb", dict(key=randn(B, S - 1, 1, D)), "key", "seq 5, and query 6"),
+    ("liger.liger_llama4_text_rotary_pos_emb", dict(freqs_cis=torch.ones(3, S, 4) * 1j), "freqs_cis", "has batch 3 .* xq has 2"),
+    ("liger.liger_llama4_vision_rotary_pos_emb", dict(key=randn(B, S - 1, 1, D)), "key", "seq 5, but query has 6"),
     ("megatron.apply_rotary_pos_emb", dict(t=randn(H, D)), "t", "which is not"),
     ("megatron.apply_rotary_pos_emb", dict(config=types.SimpleNamespace(rotary_interleaved=True, multi_latent_attention=False)),
      "mla_rotary_interleaved", "both True"),
@@ -92,7 +92,7 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize("name, changes, argument, words", TOGETHER, ids=lambda v: v if isinstance(v, str) else "")
-def test_arguments_that_are_wrong_together(name, changes, argument, words):
+def test_arguments_that_do_not_fit_together_are_refused(name, changes, argument, words):
     given = ROWS[name][0]()
     assert changes.keys() <= given.keys() | set(find_parameters(find_function(name)))
     refused(argument, call, find_function(name), {**given, **changes}, words=words)
@@ -105,11 +105,11 @@ def test_arguments_that_are_wrong_together(name, changes, argument, words):
     (None, "not None"), (3, "not 3"), ("meta-llama/Llama-3.1-8B", "not the text"), (torch.nn.Linear, "the class Linear"),
     (types.SimpleNamespace(model_type="llama"), "not a config"), ([], "not []"),
 ])  # fmt: skip
-def test_patch_of_no_model(wrong, words):
+def test_patch_refuses_objects_that_are_not_models(wrong, words):
     refused("model", transformers.patch, wrong, words=re.escape(words))
 
 
-def test_patch_of_megatron_takes_nothing():
+def test_patch_of_megatron_takes_no_model_or_config():
     for args, kwargs in (((CONFIG,), {}), ((None,), {}), ((), dict(config=CONFIG))):
-        with pytest.raises(trope.Error, match="patch takes no argument"):
+        with pytest.raises(trope.Error, match="patch takes only the argument"):
             megatron.patch(*args, **kwargs)

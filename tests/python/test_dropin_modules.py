@@ -1,4 +1,4 @@
-"""The modules of the drop-ins that hold frequencies: casts, devices and checkpoints."""
+"""Modules of the drop-in libraries that hold frequencies: casts, devices and checkpoints."""
 
 import copy
 import types
@@ -77,7 +77,8 @@ def test_a_default_dtype_loses_no_precision(kind, dtype):
 
 
 def test_a_buffer_that_was_cast_by_hand():
-    """As FSDP does with buffer_dtype: flash-attention's frequencies are computed again, the others refused."""
+    """FSDP casts buffers to its buffer_dtype. flash_attn's module recomputes its frequencies. transformer_engine's module
+    refuses the cast frequencies."""
     module = flash_attn.RotaryEmbedding(R)
     module.inv_freq = module.inv_freq.bfloat16()
     assert torch.equal(flash_table(module), flash_table(flash_attn.RotaryEmbedding(R)))
@@ -88,7 +89,7 @@ def test_a_buffer_that_was_cast_by_hand():
 
 
 def test_positions_in_the_dtype_of_a_cast_model():
-    """pos_idx_in_fp32=False: what flash-attention computes."""
+    """With pos_idx_in_fp32=False, the tables are computed as in flash-attention."""
     for dtype in (torch.bfloat16, torch.float16):
         module = flash_attn.RotaryEmbedding(R, pos_idx_in_fp32=False)
         flash_table(module)
@@ -102,7 +103,7 @@ def test_positions_in_the_dtype_of_a_cast_model():
 
 
 def test_checkpoints_of_cast_models():
-    """Those of TransformerEngine's module have rounded frequencies, which are not taken."""
+    """A checkpoint of a cast TransformerEngine module holds rounded frequencies, which are not loaded."""
     right = transformer_engine.RotaryPositionEmbedding(D)
     state = {"inv_freq": right.inv_freq.bfloat16()}
     module = transformer_engine.RotaryPositionEmbedding(D)
@@ -115,13 +116,13 @@ def test_checkpoints_of_cast_models():
     assert torch.equal(other.inv_freq, right.inv_freq)
 
 
-def test_a_longer_kv_has_its_positions():
+def test_a_kv_longer_than_q_has_its_own_positions():
     module, q, kv = flash_attn.RotaryEmbedding(R), randn(B, 2, H, D), randn(B, S, 2, H, D)
     alone = module(kv.clone()[:, :, :1].expand(-1, -1, 3, -1, -1).clone())[:, :, 0]
     assert torch.equal(flash_attn.RotaryEmbedding(R)(q.clone(), kv.clone())[1][:, :, 0], alone)
 
 
-def test_a_factor_without_the_length_that_it_is_of():
+def test_an_interpolation_factor_needs_the_pretrained_length():
     with pytest.raises(trope.Error) as caught:
         transformer_engine.RotaryPositionEmbedding(D, 1.0, 4.0)
     assert caught.value.argument == "pretrained_max_position_embeddings"

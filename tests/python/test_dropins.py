@@ -1,5 +1,6 @@
-"""What the functions of all drop-in modules have in common, by the table of dropins.py: their results do not depend on how
-tensors lie in memory, they can be compiled and differentiated twice, and refuse what PyTorch could do with them wrongly."""
+"""Properties that the functions of all drop-in modules share, tested with the table of dropins.py. Their results do not
+depend on the strides of tensors. They can be compiled and differentiated twice. They refuse transforms and kinds of tensors
+for which PyTorch could give wrong results."""
 
 import re
 
@@ -27,7 +28,8 @@ def seed():
 
 
 def strides_of_result(name, x):
-    """As each library has them: of its input, of eager code, or contiguous."""
+    """The strides that each library gives its result: the input's strides, the strides of eager code, or contiguous
+    strides."""
     if IN_PLACE.match(name):
         return x.stride()
     as_eager = name.startswith(("flash_attn", "liger"))
@@ -35,8 +37,9 @@ def strides_of_result(name, x):
 
 
 @pytest.mark.parametrize("name", OF_TENSORS)
-def test_memory_changes_no_bits(name):
-    """Of tensors and of upstream gradients. Results lie in memory as those of the library."""
+def test_strides_change_no_bits(name):
+    """Tensors and upstream gradients with other strides give the same bits. Results have the strides of the replaced
+    library's results."""
     function, given, x = first_tensor(name)
     found = []
     for how in (None, "first", "last", "slice"):
@@ -58,7 +61,7 @@ def test_memory_changes_no_bits(name):
     for results, gradients in found:
         assert all(map(torch.equal, results, found[0][0])) and all(map(torch.equal, gradients, found[0][1]))
         if gradients:
-            assert torch.equal(gradients[0], gradients[1])  # the same upstream gradient in other memory
+            assert torch.equal(gradients[0], gradients[1])  # the same upstream gradient with other strides
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -90,7 +93,8 @@ COMPILED = """
 )
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_functions_have_the_bits_of_eager_ones(name):
-    """In one graph, of a tensor that is rearranged there. Results have eager's strides."""
+    """Each function, except FusedQKVRoPEFunc, is compiled in one graph. The graph also changes the strides of the
+    function's input. Results have the strides of eager results."""
     torch._dynamo.reset()
     function, given, x = first_tensor(name)
     run_given = caller(function)
@@ -160,13 +164,13 @@ def test_dtensors_and_jagged_tensors_are_refused(name, mesh):
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_that_are_no_plain_tensors(name):
-    """Sparse gradients are refused. Batched ones are refused, or right."""
+def test_sparse_and_batched_gradients(name):
+    """Sparse gradients are refused. Batched gradients are refused, or right."""
     function, given, x = first_tensor(name)
     leaf = given[x].clone().requires_grad_()
     given[x] = leaf * 1
     y = next(y for y in results_of(function, given) if y.requires_grad)
-    composed = name == "megatron.apply_fused_qkv_rotary_pos_emb"  # whose last step is PyTorch's
+    composed = name == "megatron.apply_fused_qkv_rotary_pos_emb"  # its last step is a PyTorch operation
     with pytest.raises(RuntimeError if composed else trope.Error):
         torch.autograd.grad(y, leaf, torch.ones_like(y).to_sparse(), retain_graph=True)
     upstream = torch.stack([torch.randn_like(y), torch.randn_like(y)])
@@ -182,7 +186,7 @@ def test_gradients_that_are_no_plain_tensors(name):
 
 @pytest.mark.parametrize("name", ["transformer_engine.apply_rotary_pos_emb", "flash_attn.apply_rotary_emb",
                                   "megatron.fused_mla_rope_inplace", "megatron.apply_rotary_pos_emb"])  # fmt: skip
-def test_inference_tensors_that_backward_would_need(name):
+def test_inference_tensors_that_backward_needs_are_refused(name):
     function, given, x = first_tensor(name)
     table = "cos" if "cos" in given else "freqs"
     with torch.inference_mode():
@@ -193,11 +197,11 @@ def test_inference_tensors_that_backward_would_need(name):
     assert caught.value.argument == table and "inference tensor" in str(caught.value)
 
 
-def test_nothing_is_written_by_a_refused_call():
-    """Of calls that write several tensors, or by several tables."""
+def test_a_refused_call_writes_nothing():
+    """Each call writes several tensors or uses several tables."""
     module, q, kv = flash_attn.RotaryEmbedding(R), randn(B, 2, H, D), randn(B, S, 2, H, D)
     qkv, long, short = randn(B, S, 3, H, D), randn(2 * S, R // 2), randn(S, R // 2)
-    late = ints(0, 1)  # beyond the short table, and beyond max_seqlen for kv
+    late = ints(0, 1)  # the offset 1 is too large for the short table, and for kv with max_seqlen
     expanded = randn(B, S, 2, 1, D).expand(-1, -1, -1, H, -1)
     rotate_qkv = flash_attn.apply_rotary_emb_qkv_
     for argument, attempt in (

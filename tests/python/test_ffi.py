@@ -1,5 +1,5 @@
-"""The structs and functions that python/trope/_abi.py declares, as any language without a C compiler has to, are the header's
-and the library's. The README's program of ctypes, which declares nothing, is a test of its own (CMakeLists.txt)."""
+"""python/trope/_abi.py declares structs and functions as any language without a C compiler must. The declarations match the
+header and the library. The README's ctypes program, which declares nothing, has its own test (CMakeLists.txt)."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ with open(HEADER, encoding="utf-8") as file:
 
 
 @pytest.mark.parametrize("name", _abi.STRUCTS)
-def test_fields_are_the_headers(name):
+def test_fields_match_the_header(name):
     body = re.search(r"typedef struct %s \{(.*?)\} %s;" % (name, name), TEXT, re.S).group(1)
     declared = [part for line in body.split(";") for part in line.split(",") if part.strip()]
     fields = [re.search(r"(\w+)\s*(\[\w+\])?$", part.strip()).group(1) for part in declared]
@@ -22,7 +22,7 @@ def test_fields_are_the_headers(name):
 
 
 @pytest.mark.parametrize("change", ["size", "offset of reserved_too"])
-def test_structs_that_are_not_the_librarys_are_refused(monkeypatch, change):
+def test_structs_that_differ_from_the_library_are_refused(monkeypatch, change):
     fields = list(_abi.Args._fields_)
     if change == "size":
         fields.append(("another", ctypes.c_int64))
@@ -35,12 +35,12 @@ def test_structs_that_are_not_the_librarys_are_refused(monkeypatch, change):
         _abi._compare_structs(_abi.lib, "this")
 
 
-def test_names_that_the_library_does_not_have():
+def test_names_that_the_library_lacks():
     assert _abi.lib.trope_sizeof(b"trope_nothing") == 0
     assert _abi.lib.trope_offsetof(b"trope_args", b"nothing") == -1
 
 
-def test_declared_functions_are_the_headers():
+def test_declared_functions_match_the_header():
     declared = {}
     _abi._declare(type("Library", (), {"__getattr__": lambda self, name: declared.setdefault(name, type("F", (), {})())})())
     for name, function in declared.items():

@@ -1,5 +1,5 @@
-"""trope.flash_attn against the formulas that flash-attention documents, in float64. test_theirs.py has the
-real one, and test_dropins.py what all drop-ins have in common."""
+"""trope.flash_attn compared in float64 with the formulas that flash-attention documents. test_theirs.py compares it with
+flash-attention itself. test_dropins.py tests what all drop-in modules have in common."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def formula(x, cos, sin, rows, interleaved=False, conjugate=False):
 
 
 def formula_of_heads(t, heads, tables, rows, interleaved=False):
-    """t [tokens..., all heads, headdim]: q and k by their tables, v as it is."""
+    """Rotates q and k of t [tokens..., all heads, headdim] by their tables, and leaves v unchanged."""
     q, k, v = t.split(heads, -2)
     return torch.cat([*(formula(x, *table, rows, interleaved) for x, table in zip((q, k), tables)), v], -2)
 
@@ -60,7 +60,7 @@ def test_forward_and_gradient(device, interleaved, inplace, offsets, dtype, half
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_table_of_another_dtype(device, dtype):
-    """Which flash-attention refuses, and quack does not."""
+    """flash-attention refuses such tables. quack accepts them."""
     x, tables = random(1, 6, 2, 8, dtype=torch.bfloat16, device=device), make_tables(6, 4, dtype=dtype, device=device)
     assert_rounded(fa.apply_rotary_emb(x, *tables), formula(x, *tables, torch.arange(6, device=device)))
 
@@ -70,7 +70,7 @@ def test_table_of_another_dtype(device, dtype):
 @pytest.mark.parametrize("offsets", [0, 2, [3, 9, 0, 1]])
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_packed_sequences(device, interleaved, inplace, offsets, index):
-    """With an empty one, and two tokens after the last, which stay as they are."""
+    """One sequence is empty. Two tokens after the last sequence stay unchanged."""
     bounds, tables = [0, 4, 4, 7, 11], make_tables(9, 4, device=device)
     rows = rows_of_packed(bounds, offsets if isinstance(offsets, list) else [offsets] * 4, device)
     given = torch.tensor(offsets, dtype=index, device=device) if isinstance(offsets, list) else offsets
@@ -96,14 +96,14 @@ def test_conjugate(device, interleaved):
     assert torch.allclose(back, y, atol=1e-6)
 
 
-def test_none_is_no_offset(device):
-    """quack's default."""
+def test_seqlen_offsets_of_none_are_zero(device):
+    """None is quack's default."""
     x, tables = random(1, 4, 2, 8, device=device), make_tables(4, 4, device=device)
     assert torch.equal(fa.apply_rotary_emb(x, *tables, seqlen_offsets=None), fa.apply_rotary_emb(x, *tables))
 
 
-def test_tables_as_they_lie(device):
-    """cos and sin of one tensor, of different strides, and expanded rows."""
+def test_tables_with_any_strides(device):
+    """cos and sin are slices of one tensor, have different strides, or have expanded rows."""
     x, both, rows = random(1, 4, 2, 8, device=device), random(4, 4, 2, device=device), torch.arange(4, device=device)
     cos, sin = both.unbind(-1)
     for tables in ((cos, sin), (cos, sin.contiguous()), (cos[:1].expand(4, 4), sin[:1].expand(4, 4))):
@@ -115,7 +115,7 @@ def test_tables_as_they_lie(device):
 
 @pytest.fixture
 def case(device):
-    """A rotation in place of tensors with 4 tokens, and its formula."""
+    """An in-place rotation of tensors with 4 tokens, and its formula."""
     return InPlace(device)
 
 
@@ -134,13 +134,13 @@ class InPlace:
         return formula(t, *self.tables, torch.arange(4, device=self.device))
 
     def check_gradient(self, leaf, dy, formula):
-        """Of `leaf`, which was self.x, for the upstream gradient dy."""
+        """Checks the gradient of `leaf`, which had the value self.x, for the upstream gradient dy."""
         exact = self.x.double().requires_grad_()
         assert_rounded(leaf.grad, torch.autograd.grad(formula(exact), exact, dy.double())[0])
 
 
-def test_in_place_of_any_strides(case, device):
-    """Of sbhd memory, of a slice of more heads, of elements that are not neighbours, and of more columns than qkv has."""
+def test_in_place_with_any_strides(case, device):
+    """Tensors in sbhd memory, slices of tensors with more heads or columns, and elements that are not adjacent."""
     for x in (
         random(4, 2, 3, 8, device=device).transpose(0, 1),
         random(2, 4, 9, 8, device=device)[:, :, 3:6],
@@ -157,8 +157,8 @@ def test_in_place_of_any_strides(case, device):
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_leaf_in_place(case, view):
-    """As flash-attention's own tests have it: the data changes, and the gradient is that of what was given."""
+def test_a_leaf_in_place(case, view):
+    """As in flash-attention's own tests, the data changes, and the gradient is taken with respect to the original value."""
     leaf, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x)
     y = case.rotate(leaf.view(2, 4, 3, 8) if view else leaf)
     assert y.data_ptr() == leaf.data_ptr()
@@ -167,7 +167,7 @@ def test_leaf_in_place(case, view):
     case.check_gradient(leaf, dy, case.formula)
 
 
-def test_what_was_given_is_rotated_for_autograd(case):
+def test_the_gradient_of_a_tensor_includes_its_rotation_in_place(case):
     leaf, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x)
     given = leaf * 1
     assert case.rotate(given) is given
@@ -175,17 +175,17 @@ def test_what_was_given_is_rotated_for_autograd(case):
     case.check_gradient(leaf, dy, lambda t: 2 * case.formula(t))
 
 
-def test_gradient_that_others_share_is_not_written_over(case):
-    """A sum gives the same gradient to both of its terms, which flash-attention's backward in place would rotate for both."""
+def test_a_shared_upstream_gradient_is_not_overwritten(case):
+    """A sum passes the same gradient to both of its terms. flash-attention's in-place backward would rotate it for both."""
     leaf, z, dy = case.x.clone().requires_grad_(), torch.randn_like(case.x).requires_grad_(), torch.randn_like(case.x)
-    scaled = z * 2  # made first, so that its backward is last
+    scaled = z * 2  # created first, so that its backward runs last
     (case.rotate(leaf * 1) + scaled).backward(dy.clone())
     assert torch.equal(z.grad, 2 * dy)
     case.check_gradient(leaf, dy, case.formula)
 
 
 @pytest.mark.parametrize("is_leaf", [False, True])
-def test_what_autograd_has_saved_is_not_lost(case, is_leaf):
+def test_backward_refuses_a_saved_tensor_that_was_rotated(case, is_leaf):
     leaf = case.x.requires_grad_()
     given = leaf if is_leaf else leaf * 1
     square = given * given
@@ -196,7 +196,8 @@ def test_what_autograd_has_saved_is_not_lost(case, is_leaf):
 
 @pytest.mark.parametrize("way", ["unbind", "view", "chunk"])
 def test_views_in_place(case, device, way):
-    """Two of one projection; autograd would refuse those of unbind and chunk."""
+    """Two views of one projection are rotated. Autograd would refuse PyTorch's own in-place operations on views that unbind
+    and chunk return."""
     split = {
         "unbind": lambda t: t.unbind(2),
         "view": lambda t: [t[:, :, i] for i in range(3)],
@@ -229,7 +230,8 @@ def test_in_place_without_autograd(case, mode):
 
 
 def check_qkv(shape, heads, call, tables, rows, interleaved=False, dtype=torch.float32):
-    """In place and its gradient, of qkv and of a leaf; the formula gets a view with all heads in one dimension."""
+    """Checks an in-place call and its gradient, with an intermediate qkv and with a leaf. The formula gets a view with all
+    heads in one dimension."""
     qkv = random(*shape, dtype=dtype, device=rows.device)
 
     def reference(t):
@@ -248,7 +250,7 @@ def check_qkv(shape, heads, call, tables, rows, interleaved=False, dtype=torch.f
 
 
 def make_qkv_tables(own_k, rows, pairs, **options):
-    """The tables in the order of the arguments."""
+    """The tables in the order of the arguments: cos and sin of q, and then of k, if it has its own."""
     return make_tables(rows, pairs, **options) + (make_tables(rows, pairs, **options) if own_k else ())
 
 
@@ -269,7 +271,7 @@ def test_qkv(device, interleaved, own_k, heads_q, offsets, dtype):
 @pytest.mark.parametrize("way", ["three", "heads", "headdim", "merged heads", "merged three", "merged headdim"])
 @pytest.mark.parametrize("own_k", [False, True])
 def test_packed_qkv(device, way, own_k):
-    """quack's keywords."""
+    """The keywords cu_seqlens, max_seqlen and headdim are quack's."""
     bounds, tables = [0, 3, 3, 8], make_qkv_tables(own_k, 8, 4, device=device)
     words = dict(cu_seqlens=torch.tensor(bounds, dtype=torch.int32, device=device), max_seqlen=5)
     words.update({} if "three" in way else dict(num_heads_q=2), **dict(headdim=8) if "headdim" in way else {})
@@ -278,7 +280,7 @@ def test_packed_qkv(device, way, own_k):
     check_qkv(shape, heads, lambda t: fa.apply_rotary_emb_qkv_(t, *tables, **words), tables, rows)
 
 
-def test_qkv_without_sequences_by_headdim(device):
+def test_qkv_by_headdim_without_packed_sequences(device):
     tables, rows = make_tables(4, 4, device=device), rows_of(2, 4, 0, device)
     words = dict(num_heads_q=2, headdim=8)
     check_qkv((2, 4, 32), [2, 1, 1], lambda t: fa.apply_rotary_emb_qkv_(t, *tables, **words), tables, rows)
@@ -306,20 +308,20 @@ def test_kv(device, interleaved):
     )
 
 
-# ---- Other names ----
+# ---- Other public names ----
 
 
 @by_pairing
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("batched", [False, True])
-def test_torch_has_the_bits_of_eager_code(device, interleaved, dtype, batched):
+def test_apply_rotary_emb_torch_has_the_bits_of_eager_code(device, interleaved, dtype, batched):
     x = random(2, 5, 3, 12, dtype=dtype, device=device)
     tables = make_tables(*((2, 5, 4) if batched else (5, 4)), dtype=dtype, device=device)
     expected = rotate(x, of_table(*tables, "pair"), "interleaved" if interleaved else "half")
     assert torch.equal(fa.apply_rotary_emb_torch(x, *tables, interleaved), expected)
 
 
-def test_functions_have_the_order_of_flash_attention(device):
+def test_autograd_functions_take_arguments_in_the_order_of_flash_attention(device):
     tables, tables_k = make_tables(9, 4, device=device), make_tables(9, 4, device=device)
     x, qkv, kv = (random(*shape, device=device) for shape in ((2, 4, 3, 8), (2, 4, 7, 8), (2, 4, 2, 3, 8)))
     rows, rotated = rows_of(2, 4, 3, device), x.clone()
@@ -335,15 +337,15 @@ def test_functions_have_the_order_of_flash_attention(device):
 
 @by_pairing
 def test_rotate_half(device, interleaved):
-    """A rotation is x cos + rotate_half(x) sin; with cos 0 and sin 1 it is rotate_half alone."""
+    """A rotation is x cos + rotate_half(x) sin. With cos = 0 and sin = 1, the result is rotate_half(x)."""
     table, rows = torch.zeros(4, 4, device=device), rows_of(2, 4, 0, device)
     x = random(2, 4, 3, 8, device=device)
     check(lambda x: fa.rotate_half(x, interleaved), x, lambda x: formula(x, table, table + 1, rows, interleaved))
     refused("x", fa.rotate_half, random(2, 5), words="must be even")
 
 
-def test_nothing_is_written_by_a_refused_call():
-    """test_dropins.py has calls that write several tensors."""
+def test_a_refused_call_writes_nothing():
+    """test_dropins.py tests calls that write several tensors."""
     x = random(2, 4, 3, 10)
     kept = x.clone()
     for offsets in (3, torch.tensor([0, 3])):
@@ -351,8 +353,8 @@ def test_nothing_is_written_by_a_refused_call():
     assert torch.equal(x, kept)
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason="positions that the host cannot see are on a GPU")
-def test_beyond_the_table_is_nan():
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU: the host checks positions on the CPU")
+def test_positions_beyond_the_table_give_nan():
     x, tables = random(2, 4, 3, 10, device="cuda"), make_tables(6, 4, device="cuda")
     y = fa.apply_rotary_emb(x, *tables, seqlen_offsets=torch.tensor([0, 3], device="cuda"))
     bad = torch.isnan(y)

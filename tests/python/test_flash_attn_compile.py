@@ -1,4 +1,4 @@
-"""trope.flash_attn in place under torch.compile: leaves, whose data it writes, and shapes that change."""
+"""In-place calls of trope.flash_attn under torch.compile: on leaves, whose data they write, and with changing shapes."""
 
 import pytest
 
@@ -25,7 +25,7 @@ IN_PLACE = {
         lambda t, c, s: fa.apply_rotary_emb_qkv_(t, c, s, *(table.to(t) for table in K_TABLES)),
     ),
     "qkv of heads": ((2, 4, 6, 8), lambda t, c, s: fa.apply_rotary_emb_qkv_(t, c, s, num_heads_q=2)),
-    "qkv as a stream": (
+    "merged qkv with cu_seqlens": (
         (2, 4, 3, 2, 8),
         lambda t, c, s: fa.apply_rotary_emb_qkv_(t, c, s, cu_seqlens=torch.tensor([0, 3, 8], device=t.device)),
     ),
@@ -36,12 +36,13 @@ IN_PLACE = {
         * fa.apply_rotary_emb(t[:, :, 1], c, s, inplace=True),
     ),
     "twice": ((2, 4, 3, 2, 8), lambda t, c, s: fa.apply_rotary_emb_qkv_(fa.apply_rotary_emb_qkv_(t, c, s), c, s)),
-    "used by both names": ((2, 4, 3, 8), lambda t, c, s: fa.apply_rotary_emb(t, c, s, inplace=True) * t),
+    "result times input": ((2, 4, 3, 8), lambda t, c, s: fa.apply_rotary_emb(t, c, s, inplace=True) * t),
 }
 
 
 def check_compiled_leaf(device, call, backend, dynamic):
-    """The compiled call has the bits of the eager one: the result, the leaf, and its gradient, which is not written over."""
+    """Checks that a compiled call gives the same bits as the eager call: the result, the leaf and its gradient. The
+    upstream gradient must stay unchanged."""
     shape, function = IN_PLACE[call]
     cos, sin, x, results = random(6, 4, device=device), random(6, 4, device=device), random(*shape, device=device), []
     upstream = None
@@ -69,13 +70,13 @@ def test_compile_of_a_leaf_in_place(device, call, backend, dynamic):
 
 @pytest.mark.parametrize("call, dynamic", [("x", False), ("qkv", False), ("qkv of heads", True), ("two views", True)])
 def test_inductor_of_a_leaf_in_place(device, call, dynamic):
-    """The result is the memory of the leaf, if it is all of it."""
+    """The result shares the memory of the leaf, except for "two views", whose result is a product."""
     y, leaf = check_compiled_leaf(device, call, "inductor", dynamic)
     assert (y.data_ptr() == leaf.data_ptr()) == (call != "two views")
 
 
 def test_compile_of_shapes_that_change(device):
-    """As flash-attention's own tests call it: one compiled function, with and without num_heads_q."""
+    """As in flash-attention's own tests, one compiled function is called with and without num_heads_q."""
     torch._dynamo.reset()
     cos, sin = random(9, 4, device=device), random(9, 4, device=device)
     compiled = torch.compile(fa.apply_rotary_emb_qkv_, backend="aot_eager", fullgraph=True)
@@ -88,8 +89,8 @@ def test_compile_of_shapes_that_change(device):
         assert torch.equal(*leaves) and torch.equal(leaves[0].grad, leaves[1].grad)
 
 
-def test_compile_of_a_model_that_is_frozen(device):
-    """Without autograd the tensor is rotated, too."""
+def test_compile_of_a_leaf_without_autograd(device):
+    """The leaf is rotated without autograd as well."""
     cos, sin, x = random(4, 4, device=device), random(4, 4, device=device), random(2, 4, 3, 2, 8, device=device)
     leaf, wanted = x.clone().requires_grad_(), fa.apply_rotary_emb_qkv_(x.clone(), cos, sin)
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""RotaryEmbedding of trope.flash_attn against its formulas in float64: its tables, XPos, and casts."""
+"""RotaryEmbedding of trope.flash_attn compared with its formulas in float64: its tables, XPos, and casts."""
 
 import pytest
 
@@ -68,7 +68,8 @@ def test_embedding_from_inference_to_training():
 
 
 def xpos_tables(seqlen, dim, scale_base, dtype, device):
-    """Of q and of k, in float64 from the fp32 angles: cos and sin times zeta ** ((p - c) / scale_base), and divided by it."""
+    """The tables of q and of k, in float64 from the fp32 angles. With f = zeta ** ((p - c) / scale_base) and c = seqlen //
+    2, q's cos and sin are multiplied by f, and k's are divided by f."""
     inv_freq = 1.0 / (10000.0 ** (torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim))
     angles = torch.outer(torch.arange(seqlen, device=device, dtype=torch.float32), inv_freq).double()
     zeta = (torch.arange(0, dim, 2, device=device).double() + 0.4 * dim) / (1.4 * dim)
@@ -106,7 +107,7 @@ def test_xpos_of_q_and_kv(device):
 
 
 def test_xpos_depends_on_distances_alone():
-    """q of position m times k of position n, wherever both are: the scales cancel but for m - n."""
+    """The product of q at position m and k at position n depends only on m - n, since the rest of the scales cancels."""
     module = fa.RotaryEmbedding(8, scale_base=16)
     q, k = random(1, 1, 1, 8).expand(1, 40, 1, 8), random(1, 1, 1, 8).expand(1, 40, 1, 8)
     rotated = module(torch.stack((q, k, k), 2).clone())

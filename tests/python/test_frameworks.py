@@ -1,4 +1,4 @@
-"""bench/frameworks.py on the CPU: small decoder layers, patched and not, and what is wrong with a patch is seen."""
+"""bench/frameworks.py on the CPU: it runs small decoder layers with and without a patch, and detects a wrong patch."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ def plain(model):
 
 @contextlib.contextmanager
 def replaced(function):
-    """With another function in the place of apply_rotary_pos_emb."""
+    """Replaces apply_rotary_pos_emb with another function."""
     modeling_qwen3.apply_rotary_pos_emb = function
     try:
         yield
@@ -38,7 +38,7 @@ def measure(ways, is_compiled=False):
     return frameworks.measure_layer(layer, ways, is_compiled, "cpu", 2, 1)
 
 
-def test_layers_by_the_command_line(tmp_path, capsys):
+def test_layers_on_the_command_line(tmp_path, capsys):
     path = tmp_path / "result.json"
     options = ["--only", "layers", "--device", "cpu", "--tokens", "8", "--code", "eager", "--rounds", "2", "--count", "6"]
     assert not frameworks.main([*options, "--json", str(path)])
@@ -58,7 +58,8 @@ def test_layers_by_the_command_line(tmp_path, capsys):
 
 @pytest.fixture
 def is_traced_alone(monkeypatch):
-    """What is compiled is traced and differentiated as for Inductor, and run as it is: so it is soon done, and has eager's bits."""
+    """Code is traced and differentiated as for Inductor, but runs without code generation. This is fast, and gives the bits
+    of eager code."""
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lookup_backend("aot_eager"))
 
 
@@ -69,7 +70,7 @@ def test_compiled_layers(is_traced_alone):
     assert modeling_qwen3.apply_rotary_pos_emb is ORIGINAL
 
 
-def test_compiled_code_stays_as_it_was_compiled():
+def test_compiled_code_keeps_the_function_that_it_was_compiled_with():
     x = torch.rand(3, 4)
     with replaced(lambda q, k, cos, sin: (q + 1, k)):
         compiled = frameworks.Compiled(lambda: modeling_qwen3.apply_rotary_pos_emb(x, x, None, None)[0] * 2)
@@ -105,7 +106,7 @@ def double_the_gradient(q, k, cos, sin):
 
 
 @pytest.mark.parametrize("wrong", [turn_back, double_the_gradient])
-def test_a_wrong_patch_is_seen(wrong):
+def test_a_wrong_patch_is_detected(wrong):
     row = measure({"plain": plain, "trope": lambda model: replaced(wrong)})
     assert row["difference"]["trope"] > 2.0**-5
     assert (row["equal"]["trope"] == 1) == (wrong is double_the_gradient)
@@ -122,7 +123,7 @@ def forget_the_gradient(q, k, cos, sin):
 @pytest.mark.parametrize(
     "wrong, error", [(refuse, "NotImplementedError: not on"), (forget_the_gradient, "RuntimeError: One of")]
 )
-def test_a_way_that_raises_is_left_out_by_name(wrong, error):
+def test_a_way_that_raises_is_left_out_and_named(wrong, error):
     row = measure({"plain": plain, "trope": lambda model: replaced(wrong)})
     assert row["failed"].keys() == {"trope"} and row["failed"]["trope"].startswith(error)
     assert list(row["forward"]) == ["plain"]
@@ -138,12 +139,12 @@ def test_a_patch_that_is_not_called_is_left_out(is_traced_alone, is_compiled):
     assert row["failed"] == {"trope": "RuntimeError: the layer does not call what was patched"}
 
 
-def test_a_layer_that_raises_as_it_comes_is_an_error():
+def test_an_unpatched_layer_that_raises_is_an_error():
     with pytest.raises(NotImplementedError):
         measure({"plain": lambda model: replaced(refuse)})
 
 
-def test_what_a_line_says():
+def test_columns_of_a_line():
     times = {"plain": [2000.0, 1.0], "trope": [1600.0, 1.0], "without": [1000.0, 1.0], "fused": [1250.0, 1.0]}
     row = {"case": "a", "tokens": 4096, "forward": times, "forward and backward": times, "equal": {"trope": 1.0}}
     expected = "| a | 4096 | forward | 2048000 | 50.0 | 2560000 | +25.0 | 37.5 | 3276800 | +60.0 | 20.0 | 1.0000 | - |"

@@ -1,6 +1,7 @@
-"""trope.frequencies: the rules by their formulas, and what is refused. Configs of models have a file of their own.
+"""trope.frequencies: the rules compared with their formulas, and refusals. test_frequencies_of_models.py tests configs of
+models.
 
-This file's formulas are in double, and agree to rounding (EXACT).
+The formulas are computed in double, and agree up to rounding (EXACT).
 """
 
 import copy
@@ -33,12 +34,12 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def divisors(pairs, seed):
-    """LongRoPE's factors: random, growing, [pairs]."""
+    """Random LongRoPE factors [pairs], whose range grows with the pair."""
     generator = random.Random(seed)
     return [1 + 40 * i * generator.random() / pairs for i in range(pairs)]
 
 
-# A full and right set of keywords for each rule: 64 pairs.
+# A complete and valid set of keywords for each rule, with 64 pairs.
 RULES = {
     "default": {"rope_theta": 10000.0, "head_dim": 128},
     "linear": {"rope_theta": 10000.0, "head_dim": 128, "factor": 4.0},
@@ -83,14 +84,14 @@ def refused(argument, *args, **keys):
     return str(refused_call(argument, frequencies, *args, **keys))
 
 
-# ---- The rules, by their formulas ----
+# ---- The rules, compared with their formulas ----
 
 DIVISORS = RULES["longrope"]["short_factor"], RULES["longrope"]["long_factor"]
 SHORT, LONG = (reference.longrope(128, 1e4, each) for each in DIVISORS)
 YARN = reference.yarn(128, 1e6, 4.0, 32768, 24, 2, False)[0]
 NO_OPTIONS = dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"))
 LLAMA3 = reference.llama3(128, 5e5, 8.0, 1.0, 4.0, 8192)
-FORMULAS = [  # the rule, what of RULES is changed, frequencies, attention factor
+FORMULAS = [  # (rule, changes to RULES, frequencies, attention factor)
     ("default", {}, default(128), 1.0),
     ("default", dict(partial_rotary_factor=0.3), default(38), 1.0),
     ("linear", {}, reference.linear(128, 1e4, 4.0), 1.0),
@@ -106,30 +107,30 @@ FORMULAS = [  # the rule, what of RULES is changed, frequencies, attention facto
     ("longrope", dict(attention_factor=1.19, factor=None), SHORT, 1.19),
     ("longrope", dict(factor=None, max_position_embeddings=131072), SHORT, longrope_mscale(32, 4096)),
     ("longrope", dict(factor=0.5), SHORT, 1.0),
-    ("longrope", {ORIGINAL: None, "max_position_embeddings": 4096}, SHORT, longrope_mscale(32, 4096)),  # transformers 4's
+    ("longrope", {ORIGINAL: None, "max_position_embeddings": 4096}, SHORT, longrope_mscale(32, 4096)),  # in transformers 4
     ("llama3", {}, LLAMA3, 1.0),
     ("proportional", {}, reference.proportional(128, 1e6, 2.0, 0.25), 1.0),
     ("proportional", dict(factor=None), reference.proportional(128, 1e6, 1.0, 0.25), 1.0),
     ("ntk_alpha", {}, reference.ntk_alpha(128, 1e4, 1000.0), 1.0),
 ]  # fmt: skip
-# Tencent's: what stands beside alpha is not read, and RULES has no such rule.
+# Tencent's rule, which RULES does not have. Keys beside alpha are not read.
 HUNYUAN = {"rope_type": "dynamic", "rope_theta": 1e4, "head_dim": 128, "alpha": 1000.0, "factor": 1.0, "beta_fast": 32,
            "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule, changed, inv_freq, attention_factor", FORMULAS, ids=lambda v: str(v)[:30])
-def test_rules_give_what_their_formulas_give(rule, changed, inv_freq, attention_factor):
+def test_rules_match_their_formulas(rule, changed, inv_freq, attention_factor):
     got = frequencies(**HUNYUAN) if rule == "ntk_alpha" else made(rule, **changed)
     close(got, inv_freq, attention_factor)
     assert got.rule == rule and got.rotary_dim == 2 * len(inv_freq)
 
 
-def test_llama3_as_it_is_tested_has_pairs_of_all_kinds():
+def test_the_case_of_llama3_has_pairs_of_all_kinds():
     changed = set(LLAMA3) - set(default(128, 5e5))
     assert 20 < len(changed) < 64 and 0 < len(changed - {f / 8 for f in default(128, 5e5)}) < len(changed)
 
 
-def test_yarn_with_a_null_factor_has_the_ratio_of_lengths():
+def test_yarn_with_a_null_factor_uses_the_ratio_of_lengths():
     config = {"head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 131072}
     keys = {key: value for key, value in RULES["yarn"].items() if key in RULE_KEYS["yarn"] and key != "factor"}
     assert frequencies({**config, "rope_scaling": {"rope_type": "yarn", **keys, "factor": None}}) == made("yarn")
@@ -137,7 +138,7 @@ def test_yarn_with_a_null_factor_has_the_ratio_of_lengths():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_result_says_what_it_is(rule):
+def test_attributes_of_the_result(rule):
     got = made(rule)
     assert (got.rule, len(got), got.rotary_dim) == (rule, 64, 128)
     assert type(got.inv_freq) is tuple and all(type(f) is float for f in got.inv_freq)
@@ -145,7 +146,7 @@ def test_the_result_says_what_it_is(rule):
     assert repr(rule) in repr(got)
 
 
-def test_head_sizes_come_from_where_transformers_looks():
+def test_head_sizes_come_from_the_keys_that_transformers_reads():
     base = {"rope_theta": 10000.0}
     for keys, dim in (
         ({"head_dim": 96}, 96),
@@ -174,7 +175,7 @@ def test_head_sizes_come_from_where_transformers_looks():
         close(frequencies({**base, **keys}), default(dim))
 
 
-# ---- What is refused ----
+# ---- Refusals ----
 
 
 @pytest.mark.parametrize("rule, key", [(rule, key) for rule in RULES for key in NEEDED[rule]])
@@ -191,13 +192,13 @@ UNUSED = [(rule, key) for rule in RULES for key in sorted(ROPE_KEYS.difference(R
 @pytest.mark.parametrize("rule, key", [pair for pair in UNUSED if pair != ("dynamic", "alpha")])
 def test_a_key_that_the_rule_does_not_use_is_named(rule, key):
     value = {"truncate": True, "short_factor": [1.0] * 64, "long_factor": [1.0] * 64}.get(key, 2.0)
-    if (rule, key) == ("dynamic", ORIGINAL):  # transformers 4 lets it stand there, and does not read it
+    if (rule, key) == ("dynamic", ORIGINAL):  # transformers 4 allows this key and does not read it
         assert made(rule, **{key: value}) == made(rule)
     else:
         refused(key, rope_type=rule, **RULES[rule], **{key: value})
     config = {"rope_scaling": {"rope_type": rule, key: None}}
     outside = {name: value for name, value in RULES[rule].items() if name != key}
-    assert frequencies(config, **outside).rule == rule  # null is not given
+    assert frequencies(config, **outside).rule == rule  # null means not given
 
 
 NUMBERS = [(rule, key) for rule in RULES for key, value in RULES[rule].items() if type(value) in (int, float)]
@@ -205,12 +206,12 @@ NUMBERS = [(rule, key) for rule in RULES for key, value in RULES[rule].items() i
 
 @pytest.mark.parametrize("value", ["8", True, math.nan, math.inf, -math.inf, [], 10**400], ids=lambda v: repr(v)[:5])
 @pytest.mark.parametrize("rule, key", NUMBERS)
-def test_what_is_not_a_number_is_named(rule, key, value):
+def test_a_value_that_is_not_a_number_is_named(rule, key, value):
     refused(key, rope_type=rule, **{**RULES[rule], key: value})
 
 
 @pytest.mark.parametrize("rule, key", NUMBERS)
-def test_a_number_that_cannot_be_is_named(rule, key):
+def test_an_impossible_number_is_named(rule, key):
     refused(key, rope_type=rule, **{**RULES[rule], key: -2})
 
 
@@ -249,12 +250,12 @@ def test_a_number_that_cannot_be_is_named(rule, key):
     ("proportional", "factor", 0.0),
     ("proportional", "partial_rotary_factor", 1.01),
 ])  # fmt: skip
-def test_a_value_that_cannot_be_is_named(rule, key, value):
+def test_an_impossible_value_is_named(rule, key, value):
     refused(key, rope_type=rule, **{**RULES[rule], key: value})
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_seq_len_is_for_rules_that_use_it(rule):
+def test_seq_len_is_only_for_rules_that_use_it(rule):
     if rule in ("dynamic", "longrope"):
         for value in (0, -1, 2.0, True, "5"):
             refused("seq_len", rope_type=rule, **RULES[rule], seq_len=value)
@@ -270,15 +271,15 @@ def scaled(**rope):
 
 
 @pytest.mark.parametrize("name", ["ntk", "axial", "Default", "", 3, ["yarn"]])
-def test_an_unknown_rule_is_named_with_those_that_are_known(name):
+def test_an_unknown_rule_is_named_with_all_known_rules(name):
     for key in ("rope_type", "type"):
         message = refused("rope_type", scaled(**{key: name}))
         assert repr(name) in message and all(repr(rule) in message for rule in RULES)
     refused("rope_type", rope_type=name, **BASE)
 
 
-def test_mrope_and_default_are_one_type():
-    both = {"type": "mrope", "rope_type": "default", "mrope_section": [16, 8, 8]}  # Qwen2-VL's, as 4.5x writes it
+def test_mrope_is_the_same_type_as_default():
+    both = {"type": "mrope", "rope_type": "default", "mrope_section": [16, 8, 8]}  # Qwen2-VL, in transformers 4.5x
     assert frequencies(scaled(**both)).rule == "default"
 
 
@@ -286,17 +287,17 @@ def test_mrope_and_default_are_one_type():
     ("mrope_section", [16, 8, 8]), ("mrope_interleaved", True), ("interleaved", True), ("xdrope_section", [8] * 4),
     ("llama_4_scaling_beta", 0.1), ("finetuned", True), ("max_position_embeddings", 9),
 ])  # fmt: skip
-def test_keys_that_mean_nothing_for_frequencies_may_stand_there(key, value):
+def test_keys_without_effect_on_frequencies_are_accepted(key, value):
     config = {"head_dim": 64, "rope_theta": 1e4}
     assert frequencies({**config, "rope_scaling": {"type": "default", key: value}}) == frequencies(config)
 
 
-def test_the_length_beside_the_rule_may_be_that_of_the_config():
+def test_the_rule_may_repeat_the_length_of_the_config():
     rope = {"type": "dynamic", "factor": 2.0, "max_position_embeddings": 2048}
     assert frequencies({**BASE, "max_position_embeddings": 2048, "rope_scaling": rope}).rule == "dynamic"
 
 
-def test_original_length_is_the_configs_own_before_the_rope_dicts():
+def test_the_original_length_in_the_config_takes_precedence_over_the_rope_dict():
     config = {"head_dim": 128, "rope_theta": 500000.0, ORIGINAL: 8192}
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     assert frequencies({**config, "rope_scaling": rope}) == made("llama3")
@@ -311,7 +312,7 @@ LENGTHS = {**BASE, "max_position_embeddings": 2048}
 TWO_LAYERS = {**BASE, "layer_types": ["a", "b"]}
 DYNAMIC = {"type": "dynamic", "factor": 2.0}
 LISTS = {"short_factor": [1.0] * 32, "long_factor": [1.0] * 32}
-UNREADABLE = [  # the argument that is named, and a config
+UNREADABLE = [  # (argument that the error names, config)
     # Keys of the rope dict.
     ("type", scaled(type="linear", rope_type="dynamic", factor=2.0)),
     *((key, scaled(rope_type="default", **{key: 1.0}))
@@ -321,7 +322,7 @@ UNREADABLE = [  # the argument that is named, and a config
     ("alpha", {**LENGTHS, "model_type": "llama", "rope_scaling": {**DYNAMIC, "alpha": 2.0}}),
     *((ORIGINAL, {**LENGTHS, "rope_scaling": {"rope_type": rule, "factor": None, ORIGINAL: value, **lists}})
       for rule, lists in (("yarn", {}), ("longrope", LISTS)) for value in (0, -1, 0.0)),
-    ("full_attention", {**BASE, "rope_parameters": {"full_attention": None}}),  # null layer types are none
+    ("full_attention", {**BASE, "rope_parameters": {"full_attention": None}}),  # null is not a layer type
     # Sizes of heads.
     ("head_dim", {"hidden_size": 4096, "rope_theta": 1e4}),
     ("head_dim", {"num_attention_heads": 32, "rope_theta": 1e4}),
@@ -334,7 +335,7 @@ UNREADABLE = [  # the argument that is named, and a config
     ("qk_rope_head_dim", {"rotary_dim": 64, "qk_rope_head_dim": 32, "rope_theta": 1e4}),
     ("head_dim", {"model_type": "zamba2", "hidden_size": 2560, "num_attention_heads": 32, "use_mem_rope": True,
                   "rope_theta": 1e4}),
-    # Keys that contradict each other, or change a rotation in ways that one list of frequencies does not have.
+    # Keys that contradict each other, or that change a rotation in ways that one list of frequencies cannot express.
     ("rope_scaling", {**scaled(type="linear", factor=2.0), "rope_parameters": {"rope_type": "default"}}),
     ("rotary_emb_base", {**BASE, "rotary_emb_base": 5e4}),
     ("rotary_pct", {**BASE, "partial_rotary_factor": 0.5, "rotary_pct": 0.25}),
@@ -351,23 +352,23 @@ UNREADABLE = [  # the argument that is named, and a config
       for key in ("layer_rope_theta", "rope_scaling_layers", "no_rope_layers") for value in NO_LISTS),
     *(("layer_types", {**BASE, "per_layer_config": {}, "layer_types": value}) for value in NO_LISTS),
     *(("model_type", {**BASE, "model_type": value}) for value in (3, [], {}, True, b"llama")),
-    # What is no config.
+    # Objects that are not configs.
     *(("config", config) for config in (3, 1.5, True, [1], b"config.json", (), {1}, frozenset(), "a\0b")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("argument, config", UNREADABLE, ids=lambda v: str(v)[:40])
-def test_a_config_that_cannot_be_read_is_refused_by_key(argument, config):
+def test_the_error_of_an_unreadable_config_names_the_key(argument, config):
     refused(argument, config)
 
 
-def test_a_missing_size_is_named_with_all_keys_that_have_it():
+def test_the_error_of_a_missing_size_names_all_keys_that_can_give_it():
     message = refused("head_dim", {"hidden_size": 4096, "rope_theta": 1e4})
     assert all(key in message for key in ("hidden_size", "num_attention_heads", "qk_rope_head_dim", "n_embd"))
 
 
 LONGROPE = {**RULES["longrope"], "rope_type": "longrope"}
-BAD_KEYWORDS = [  # of frequencies without a config: the argument that is named, and all keywords
+BAD_KEYWORDS = [  # calls without a config: (argument that the error names, all keywords)
     ("max_position_embeddings", dict(rope_type="yarn", factor=2.0, **BASE)),
     (ORIGINAL, {**LONGROPE, "max_position_embeddings": 4096, ORIGINAL: None, "factor": None}),
     ("seq_len", {**HUNYUAN, "seq_len": 5}),
@@ -376,12 +377,12 @@ BAD_KEYWORDS = [  # of frequencies without a config: the argument that is named,
     *((key, {**BASE, key: value})  # checked even if the rule does not use them
       for key in ("max_position_embeddings", "hidden_size", "num_attention_heads") for value in BAD_SIZES),
     ("alpha", dict(rope_type="dynamic", rope_theta=1e4, head_dim=4, alpha=1e300)),
-    ("inv_freq", {**LONGROPE, "short_factor": [1e-30] * 64}),  # what comes out is too large
+    ("inv_freq", {**LONGROPE, "short_factor": [1e-30] * 64}),  # the resulting frequencies are too large
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("argument, keywords", BAD_KEYWORDS, ids=lambda v: str(v)[:40])
-def test_keywords_that_cannot_be_are_refused_by_name(argument, keywords):
+def test_the_error_of_an_impossible_keyword_names_it(argument, keywords):
     refused(argument, **keywords)
 
 
@@ -392,7 +393,7 @@ def test_layers_that_are_not_scaled_are_refused():
     assert frequencies({**config, "rope_scaling": None, "rope_scaling_layers": [1]}).rule == "default"
 
 
-def test_bases_of_layers_may_be_alike_or_none():
+def test_layers_may_have_the_same_base_or_no_rotation():
     config = {"head_dim": 64, "rope_theta": 1e4, "layer_rope_theta": [1e4, 0, 1e4]}  # 0: a layer without rotation
     close(frequencies(config), default(64))
 
@@ -401,7 +402,7 @@ def config_class(to_dict):
     return type("Config", (), {"to_dict": to_dict})
 
 
-def test_a_config_is_a_mapping_a_file_or_an_object(tmp_path):
+def test_unreadable_config_files_and_empty_objects_are_refused(tmp_path):
     for text in (b"[1]", b"{", b"3", b"[" * 100000, b'"\xff"'):
         path = tmp_path / "config.json"
         path.write_bytes(text)
@@ -420,12 +421,12 @@ def test_a_config_object_that_cannot_be_read_is_refused():
         refused("config", config_class(lambda self, returned=returned: returned)())
     message = refused("config", config_class(lambda self: 1 / 0)())
     assert "ZeroDivisionError" in message
-    refused("config", config_class(lambda self: {}))  # the class, not an object of it
+    refused("config", config_class(lambda self: {}))  # the class instead of an instance
     failing = type("Config", (), {"head_dim": property(lambda self: 1 / 0)})
     refused("head_dim", failing())
 
 
-def test_an_unknown_keyword_has_a_hint():
+def test_the_error_of_an_unknown_keyword_has_a_hint():
     typos = {"rope_teta": "rope_theta", "headdim": "head_dim", "partial_rotary_factors": "partial_rotary_factor"}
     for wrong, right in typos.items():
         assert "did you mean %s?" % right in refused(wrong, rope_theta=1e4, head_dim=64, **{wrong: 1})
@@ -434,7 +435,7 @@ def test_an_unknown_keyword_has_a_hint():
     assert "did you mean factor?" in refused("factr", config)
 
 
-class NoAnswer:  # as an array, whose comparisons have no truth value
+class NoAnswer:  # like an array, its comparisons have no truth value
     def __eq__(self, other):
         return self
 
@@ -458,7 +459,7 @@ MODEL_TYPES = "gemma3_text gemma4_text hunyuan_vl jetmoe llama modernbert olmo3 
 
 
 def spoil(generator, config, depth=0):
-    """The config with some values, here and in its dicts, replaced by rubbish."""
+    """The config with some values replaced by rubbish, also in nested dicts."""
     spoiled = {}
     for key, value in config.items():
         spoiled[key] = spoil(generator, value, depth + 1) if isinstance(value, dict) else value
@@ -470,7 +471,7 @@ def spoil(generator, config, depth=0):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_config_and_no_keyword_raises_anything_but_an_error(seed):
+def test_random_configs_and_keywords_raise_only_trope_errors(seed):
     generator = random.Random(seed)
     taken = refusals = 0
     for _ in range(300):
@@ -492,7 +493,7 @@ def test_no_config_and_no_keyword_raises_anything_but_an_error(seed):
     assert taken > 20 and refusals > 100
 
 
-def test_the_forms_of_a_config_are_one(tmp_path):
+def test_all_forms_of_a_config_give_the_same_frequencies(tmp_path):
     config = {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2}}
     expected = frequencies(config)
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -509,7 +510,7 @@ def test_the_forms_of_a_config_are_one(tmp_path):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_keywords_say_what_the_config_does_not(rule):
+def test_keywords_complete_the_config(rule):
     expected = made(rule)
     keys = {"rope_type": rule, **RULES[rule]}
     for added in keys:
@@ -529,7 +530,7 @@ def test_keywords_must_not_contradict_the_config(rule):
     for key in keys:
         other = {"rope_type": "linear" if rule != "linear" else "default", "truncate": True}.get(key, 17)
         refused(key, config, **{key: other})
-    assert config == before  # nothing is written into it
+    assert config == before  # the config is unchanged
 
 
 def test_keywords_must_not_contradict_keys_of_the_config_itself():
@@ -540,7 +541,7 @@ def test_keywords_must_not_contradict_keys_of_the_config_itself():
     refused(ORIGINAL, config, rope_type="yarn", factor=2.0, **{ORIGINAL: 8192})
 
 
-def test_old_names_of_rules_are_the_rules():
+def test_old_names_of_rules_are_accepted():
     keys = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 2.0, ORIGINAL: 64}
     config = {"head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 128}
     expected = frequencies({**config, "rope_scaling": {"rope_type": "longrope", **keys}})
@@ -557,7 +558,7 @@ def test_old_names_of_rules_are_the_rules():
 # ---- The class ----
 
 
-def test_given_frequencies_are_taken_as_they_are():
+def test_given_frequencies_are_not_changed():
     got = Frequencies([1, 0.5, -0.25, 0.0], attention_factor=2)
     assert (got.inv_freq, got.attention_factor, got.rotary_dim, got.rule) == ((1.0, 0.5, -0.25, 0.0), 2.0, 8, "given")
     numpy = pytest.importorskip("numpy")
@@ -566,7 +567,7 @@ def test_given_frequencies_are_taken_as_they_are():
     assert Frequencies(numpy.array([0.1], dtype="f4")).inv_freq == (float(numpy.float32(0.1)),)
 
 
-class NumPyHasNoSuch:  # an array as ml_dtypes and other libraries have it
+class NumPyHasNoSuch:  # an array as from ml_dtypes and other libraries
     def __init__(self, dtype, values=(1.0, 0.5), **attributes):
         self.dtype, self.shape, self.values = dtype, (len(values),), values
         vars(self).update(attributes)
@@ -584,7 +585,7 @@ def refused_list(inv_freq, *words):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int64", "bool", "complex64", "object"])
-def test_arrays_of_too_few_bits_or_of_no_floats_are_refused_by_their_dtype(dtype):
+def test_arrays_that_are_not_float32_or_float64_are_refused_by_dtype(dtype):
     refused_list(NumPyHasNoSuch(dtype), dtype, "float32 or float64")
     refused_list(NumPyHasNoSuch(SimpleNamespace(name=dtype)), dtype, "float32 or float64")
     refused_list(NumPyHasNoSuch("torch." + dtype), "has dtype %s:" % dtype)
@@ -628,7 +629,7 @@ def test_torch_tensors_are_refused_by_dtype_shape_and_device():
 def test_arrays_on_other_devices_or_without_values_are_refused():
     refused_list(NumPyHasNoSuch("float32", __cuda_array_interface__={}), "cuda", "CPU tensor")
     refused_list(NumPyHasNoSuch("float32", device=SimpleNamespace(type="xpu")), "xpu", "CPU tensor")
-    refused_list(NumPyHasNoSuch("float32", tolist=None), "CPU tensor")  # as a traced tensor, whose tolist fails
+    refused_list(NumPyHasNoSuch("float32", tolist=None), "CPU tensor")  # like a traced tensor, whose tolist fails
 
 
 @pytest.mark.parametrize("given", [
@@ -636,7 +637,7 @@ def test_arrays_on_other_devices_or_without_values_are_refused():
     [None], ["1"], [1j], [True], [[1.0]], [[1.0, 2.0], [3.0]], [()], [object()], [10**400], [math.nan], [math.inf],
     [], (), [1.0] * 513, iter("ab"),
 ], ids=lambda given: repr(given)[:12])  # fmt: skip
-def test_what_is_no_list_of_numbers_is_refused(given):
+def test_values_that_are_not_a_list_of_numbers_are_refused(given):
     refused_list(given)
 
 
@@ -651,7 +652,7 @@ def test_iterators_are_read_once_and_may_fail():
     ("attention_factor", 0.0), ("attention_factor", math.nan), ("attention_factor", None), ("attention_factor", "1"),
     ("rule", None), ("inv_freq", [2.0**64]),
 ])  # fmt: skip
-def test_frequencies_that_cannot_be_are_refused(argument, value):
+def test_impossible_frequencies_are_refused(argument, value):
     refused_call(argument, Frequencies, **{"inv_freq": [1.0], argument: value})
 
 
@@ -664,7 +665,7 @@ def test_frequencies_cannot_be_changed():
             delattr(got, name)
 
 
-def test_equal_frequencies_are_one_key():
+def test_equal_frequencies_are_the_same_dict_key():
     everything = [made(rule) for rule in RULES]
     assert len(set(everything)) == len(everything)
     assert {made(rule): rule for rule in RULES} == dict(zip(everything, RULES))
@@ -685,7 +686,7 @@ def steps_of(inv_freq):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_phase_steps_are_made_once(rule):
+def test_phase_steps_are_computed_once(rule):
     got = made(rule)
     assert got.phase_steps is got.phase_steps
     assert got.phase_steps._type_ is ctypes.c_uint64
@@ -725,8 +726,8 @@ print(hash(got))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_frequencies_survive_a_fork_and_another_process_and_nothing_heavy_is_imported():
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_frequencies_survive_fork_and_pickle_without_heavy_imports():
     package = str(pathlib.Path(sys.modules["trope"].__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": package, "PYTHONHASHSEED": "1"}
     run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)

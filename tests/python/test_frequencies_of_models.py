@@ -1,9 +1,10 @@
-"""trope.frequencies: configs of many models against transformers, and configs of several layer types or nested configs.
+"""trope.frequencies: configs of many models compared with transformers, configs with several layer types, and nested
+configs.
 
-transformers computes inv_freq in float32, the library in double. RTOL is what float32 may make of it: base^x, with an x
-below 1 that is rounded to 2^-25, is off by ln(base) * 2^-25, 5e-7 for the largest base here (1e7), the power and the
-reciprocal by 1e-7 each, and where llama3 blends f / 8 with f, that counts up to 7 / 3 times. (3.3e-7 is the most that is
-seen.) Attention factors are Python floats there too.
+transformers computes inv_freq in float32, trope in double. RTOL bounds the error of float32. The power base^x has an error
+of ln(base) * 2^-25, because x, which is below 1, is rounded with an error of up to 2^-25. This is 5e-7 for the largest base
+here (1e7). The power itself and the reciprocal add 1e-7 each. Where llama3 blends f / 8 with f, these errors grow by a
+factor of up to 7 / 3. The largest error seen is 3.3e-7. Attention factors are Python floats in transformers too.
 """
 
 import copy
@@ -39,8 +40,8 @@ YARN_OLMO3 = {"rope_type": "yarn", "factor": 8.0, ORIGINAL: 8192, "beta_fast": 3
               "attention_factor": 1.2079441541679836}  # fmt: skip
 BOTH = ("full_attention", "sliding_attention")
 
-# Configs as they were released (keys that decide frequencies, with few layers), as transformers 4 or 5 has them: what it is
-# called, the config, and for which layer types or lengths.
+# {name: (config, layer types or lengths to test)}. These are released configs, in the form of transformers 4 or 5. They are
+# cut to a few layers and to the keys that decide frequencies.
 FAMILIES = {
     "Llama 2": ({**LLAMA, "rope_theta": 10000.0, "rope_scaling": None}, {}),
     "Llama 3.1": ({**LLAMA, "rope_scaling": LLAMA3}, {}),
@@ -151,15 +152,15 @@ FAMILIES = {
 
 
 def transformers_mapping():
-    """The config class of each model_type; skips without transformers 5, which does nothing without PyTorch."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is asked of a network, nor waited for
+    """The config class of each model_type. Skips the test without transformers 5, or without PyTorch, which it needs."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no network access, and no wait for it
     pytest.importorskip("torch")
     pytest.importorskip("transformers", minversion="5.0")
     return importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
 
 
 def transformers_config(config):
-    """The config as transformers loads it; skips where this version does not have the model."""
+    """The config as transformers loads it. Skips the test if this version lacks the model."""
     mapping = transformers_mapping()
     if config["model_type"] not in mapping:
         pytest.skip("transformers %s does not have %s" % (sys.modules["transformers"].__version__, config["model_type"]))
@@ -167,7 +168,7 @@ def transformers_config(config):
 
 
 def rotary_class(text):
-    """The class of rotary embeddings of the module that the config's class belongs to."""
+    """The class of rotary embeddings in the module of the model that this config class belongs to."""
     name = type(text).__module__.replace("configuration_", "modeling_")
     module = importlib.import_module(name)
     names = [n for n in vars(module) if n.endswith("RotaryEmbedding") and "Vision" not in n]
@@ -175,7 +176,7 @@ def rotary_class(text):
 
 
 def transformers_frequencies(loaded, layer_type, seq_len):
-    """(inv_freq, attention_factor) of a model of this config."""
+    """(inv_freq, attention_factor) as transformers computes them for this config."""
     text = copy.deepcopy(loaded.get_text_config())
     if seq_len is not None:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -187,7 +188,8 @@ def transformers_frequencies(loaded, layer_type, seq_len):
 
 
 def forms(config, loaded, folder):
-    """The config as a dict, as a file, as transformers has it, and as it writes it: whole, and what is not default."""
+    """The config as a dict, as a file, as transformers loads it, and as transformers writes it: complete, or without
+    defaults."""
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "written.json").write_text(loaded.to_json_string(use_diff=True))
     (folder / "whole.json").write_text(loaded.to_json_string(use_diff=False))
@@ -195,7 +197,7 @@ def forms(config, loaded, folder):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_models_config_gives_what_transformers_gives(name, tmp_path):
+def test_configs_of_models_match_transformers(name, tmp_path):
     config, ways = FAMILIES[name]
     loaded = transformers_config(config)
     for given in forms(config, loaded, tmp_path):
@@ -208,7 +210,7 @@ def test_a_models_config_gives_what_transformers_gives(name, tmp_path):
             refused("layer_type", given)
 
 
-def test_the_order_of_pairs_is_the_rules_where_a_model_has_another():
+def test_frequencies_keep_the_order_of_the_rule_if_a_model_reorders_its_pairs():
     config = {"model_type": "ernie4_5_vl_moe_text", "hidden_size": 2560, "num_attention_heads": 20, "num_hidden_layers": 2,
               "rope_theta": 500000.0, "rope_scaling": {"type": "default", "mrope_section": [22, 22, 20]}}  # fmt: skip
     inv_freq, _ = transformers_frequencies(transformers_config(config), None, None)
@@ -217,14 +219,14 @@ def test_the_order_of_pairs_is_the_rules_where_a_model_has_another():
 
 @functools.lru_cache(None)
 def class_defaults():
-    """(config class, its defaults as a dict) of each model of transformers that has a rotation by rope_parameters."""
+    """(config class, its defaults as a dict) for each model of transformers whose rotation is set by rope_parameters."""
     mapping = transformers_mapping()
     found = []
     for model in mapping:
         try:
             config = mapping[model]().get_text_config()
             whole = json.loads(config.to_json_string(use_diff=False))
-        except Exception:  # what cannot be made without arguments, or needs packages that are not here
+        except Exception:  # the class needs arguments, or packages that are missing
             continue
         rope = whole.get("rope_parameters")
         if rope and rope.get("rope_type") != "axial" and whole["model_type"] not in OTHER_ROTATION:
@@ -233,19 +235,19 @@ def class_defaults():
 
 
 def without(whole, key):
-    """A config that does not say `key`."""
+    """A copy of a config without `key`."""
     left = copy.deepcopy(whole)
     for place in (left, left["rope_parameters"], *left["rope_parameters"].values()):
         if isinstance(place, dict):
             place.pop(key, None)
     if key == "head_dim" and left.get("hidden_size"):
-        left["hidden_size"] *= 2  # else it may be what a class has only by chance
+        left["hidden_size"] *= 2  # otherwise a head_dim derived from hidden_size may be right by chance
         left.pop("per_layer_config", None)
     return left
 
 
 def dim_in_transformers(config_class, left, layer_type):
-    """rotary_dim by the keys that the class has once it has loaded `left`."""
+    """rotary_dim, computed from the keys of the config that the class makes of `left`."""
     config = config_class.from_dict(copy.deepcopy(left))
     whole = json.loads(config.to_json_string(use_diff=False))
     rope = whole["rope_parameters"][layer_type] if layer_type else whole["rope_parameters"]
@@ -257,12 +259,13 @@ def dim_in_transformers(config_class, left, layer_type):
     return int(head * partial)
 
 
-# Their factor is not in what they load: MiMo's rotary class has it, DeepSeek V4's adds it to old configs alone.
+# Models whose loaded config lacks partial_rotary_factor: MiMo's rotary class has it, and DeepSeek V4's class adds it only
+# to old configs.
 NOT_LOADED = ("deepseek_v4", "mimo_v2_flash")
 
 
 @pytest.mark.parametrize("key", ["head_dim", "partial_rotary_factor"])
-def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
+def test_a_missing_key_has_the_default_of_its_class_or_is_refused(key):
     models, wrong = set(), []
     for config_class, whole in class_defaults():
         left = without(whole, key)
@@ -281,7 +284,7 @@ def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
     assert len(models) > 100
 
 
-# ---- Configs as dicts: of layer types, with keys that contradict each other, in other configs ----
+# ---- Configs as dicts: with layer types, with contradicting keys, and nested in other configs ----
 
 FULL, SLIDING = BOTH
 ONE = {"head_dim": 64, "rope_theta": 1e4}
@@ -302,7 +305,7 @@ BERT = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 1600
 OLMO = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, "rope_scaling": LINEAR}
 WIDE = {**TWO, "layer_types": [SLIDING, FULL] * 2}
 PART = {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}
-# head_dim is an attribute alone, as by attribute_map.
+# head_dim is only an attribute, as with attribute_map, and not in the dict.
 INNER_TEXT = SimpleNamespace(head_dim=64, rope_theta=1e4, to_dict=lambda: {"rope_theta": 1e4})
 OF_TEXT = SimpleNamespace(text_config=INNER_TEXT, to_dict=lambda: {"text_config": INNER_TEXT.to_dict()})
 LINEAR_64, OF_YARN = (linear(64, 1e6, 8.0),), yarn(64, 1e6, 4.0, 4096)
@@ -313,27 +316,28 @@ def with_rope(**rope):
 
 
 def with_yarn(of_full, truncate=..., **others):
-    """Layer types of which one is of YaRN; and truncate beside them."""
+    """A config with two layer types. The first has the dict `of_full`, for YaRN. If truncate is given, it is beside the two
+    dicts."""
     beside = {} if truncate is ... else {"truncate": truncate}
     return {**with_rope(full_attention=of_full, sliding_attention={"rope_theta": 1e4}, **beside), **others}
 
 
-TAKEN = [  # a config, the layer type that is asked for, its frequencies (and attention factor)
+TAKEN = [  # (config, requested layer type, (frequencies, attention factor if not 1))
     (TWO, FULL, LINEAR_64),
     (TWO, SLIDING, (default(64),)),
     # A layer type without rotation.
     (with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), None, (default(64),)),
     (with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), SLIDING, (default(64),)),
-    # A key beside layer types that all of them have is not read; nor is one of the config that they have.
+    # If all layer types have a key, its value beside the layer types, or in the config itself, is not read.
     (with_rope(**LAYERS, rope_theta=5.0), SLIDING, (default(64),)),
     ({**TWO, "rope_theta": 5.0}, FULL, LINEAR_64),
     ({**TWO, "rope_theta": 5.0}, SLIDING, (default(64),)),
-    # transformers reads truncate beside the dicts of layer types, where the rule is not.
+    # transformers reads truncate beside the dicts of layer types, but not in them.
     *((with_yarn({**YARN, "truncate": value}), FULL, OF_YARN) for value in (True, None)),
     *((with_rope(full_attention={**YARN, "truncate": value}), FULL, OF_YARN) for value in (True, None)),
     *((with_yarn(YARN, value), FULL, yarn(64, 1e6, 4.0, 4096, truncate=value)) for value in (True, False)),
     *((with_yarn(YARN, value), SLIDING, (default(64),)) for value in (True, False)),
-    # The original length of a layer type is its own; else max_position_embeddings, as in transformers.
+    # As in transformers, a layer type without its own original length uses max_position_embeddings.
     (with_yarn(YARN, **{ORIGINAL: 8192}), FULL, OF_YARN),
     (with_yarn(UNLIMITED, **{ORIGINAL: 8192, "max_position_embeddings": 4096}), FULL, OF_YARN),
     # Configs of transformers 4 with two bases.
@@ -346,7 +350,7 @@ TAKEN = [  # a config, the layer type that is asked for, its frequencies (and at
     (OLMO, FULL, LINEAR_64),
     (OLMO, SLIDING, (default(64, 1e6),)),
     ({**GEMMA_5, "rope_theta": 1e6}, FULL, LINEAR_64),
-    # Configs in configs.
+    # Nested configs.
     ({"model_type": "x", "text_config": ONE, "vision_config": {**PART, "rope_theta": 100.0}}, None, (default(64),)),
     (SimpleNamespace(text_config=SimpleNamespace(**ONE), hidden_size=7), None, (default(64),)),
     ({**ONE, "text_config": ONE}, None, (default(64),)),  # Qwen2-VL, as transformers 4.5x writes it
@@ -355,32 +359,32 @@ TAKEN = [  # a config, the layer type that is asked for, its frequencies (and at
 ]  # fmt: skip
 WRONG_FLAGS = (False, 0, 0.0, "", "false", [], 1, "true")
 OF_OTHER_HEADS = {"1": {"head_dim": 128}}
-REFUSED = [  # the argument that is named, a config, the layer type that is asked for
+REFUSED = [  # (argument that the error names, config, requested layer type)
     ("layer_type", TWO, None),
     ("layer_type", TWO, "linear_attention"),
     ("layer_type", ONE, FULL),
     ("layer_type", with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), FULL),
     *(("layer_type", config, None) for config in (GEMMA, BERT, OLMO)),
-    # A key beside layer types that one of them does not have.
+    # A key beside the layer types, if one of the layer types lacks it.
     ("rope_type", with_rope(**LAYERS, rope_type="default"), SLIDING),
     ("factor", with_rope(**LAYERS, factor=2.0), SLIDING),
-    # transformers does not read truncate in the dict of a layer type; it reads null as false.
+    # transformers does not read truncate in the dict of a layer type. It reads null as false.
     *(("truncate", with_yarn({**YARN, "truncate": value}), FULL) for value in WRONG_FLAGS),
     *(("truncate", with_rope(full_attention={**YARN, "truncate": value}), FULL) for value in WRONG_FLAGS),
     *(("truncate", with_rope(full_attention={**YARN, "truncate": not value}, truncate=value), None)
       for value in (True, False)),
     *(("truncate", with_rope(full_attention=YARN, truncate=value), None) for value in (None, 0, "false")),
     ("truncate", {"head_dim": 64, "rope_parameters": {**YARN, "truncate": None}}, None),
-    # Layers of another head_dim.
+    # Layers with another head_dim.
     ("per_layer_config", {**WIDE, "per_layer_config": OF_OTHER_HEADS}, FULL),
     ("global_head_dim", {**WIDE, "model_type": "gemma4_text"}, FULL),
-    # Bases of transformers 4, and of both.
+    # Bases in the form of transformers 4, and in both forms at once.
     ("rope_theta", {**GEMMA, "rope_theta": 0.0}, FULL),
     ("local_rope_theta", {**BERT, "local_rope_theta": None}, FULL),
     ("rope_parameters", {"model_type": "gemma3_text", "rope_parameters": LAYERS[FULL]}, FULL),
     ("rope_theta", {**GEMMA_5, "rope_theta": 1e4}, FULL),
     ("local_rope_theta", {**BERT, "global_rope_theta": 1e6, "rope_scaling": GEMMA_5["rope_scaling"]}, FULL),
-    # Configs in configs.
+    # Nested configs.
     ("rope_theta", {**ONE, "rope_theta": 5.0, "text_config": ONE}, None),
     ("head_dim", {**ONE, "head_dim": 128, "text_config": ONE}, None),
     ("head_dim", {}, None),
@@ -393,7 +397,7 @@ def test_frequencies_of_a_config_and_a_layer_type(config, layer_type, expected):
 
 
 @pytest.mark.parametrize("argument, config, layer_type", REFUSED, ids=lambda v: str(v)[:40])
-def test_a_config_that_contradicts_itself_or_is_not_told_its_layer_type_is_refused(argument, config, layer_type):
+def test_contradicting_configs_and_missing_layer_types_are_refused(argument, config, layer_type):
     refused(argument, config, layer_type=layer_type)
 
 
@@ -453,12 +457,12 @@ def test_a_key_that_switches_the_rotation_off_is_named(key, value):
     {"no_rope_layer_interval": 4}, {"no_rope_layers": [1, 1], "no_rope_layer_interval": 1}, {"layer_rope_theta": [0, 1e4]},
     {"layer_types": ["full_attention", "sliding_attention"]},
 ])  # fmt: skip
-def test_keys_of_models_and_layers_that_rotate_are_taken(keys):
+def test_keys_of_models_and_layers_that_rotate_are_accepted(keys):
     assert frequencies({**ONE, **keys}) == frequencies(ONE)
 
 
 @pytest.mark.parametrize("model, key", [(model, key) for key, (_, models) in ROTATES.items() for model in models])
-def test_a_model_whose_class_does_not_rotate_without_a_key_needs_it(model, key):
+def test_a_model_that_rotates_only_with_a_key_needs_it(model, key):
     rotating = ROTATES[key][1][model][0]
     config = {**ONE, "model_type": model}
     assert frequencies({**config, key: rotating}) == frequencies(ONE)
@@ -476,16 +480,16 @@ def test_falcon_with_alibi_does_not_rotate():
     assert frequencies(transformers_config({"model_type": "falcon"})).rotary_dim == 64
 
 
-def test_a_model_without_a_rotary_embedding_is_refused_whatever_its_keys():
+def test_a_model_without_a_rotary_embedding_is_refused_with_any_keys():
     for model in NO_ROTATION:
         refused("model_type", {**ONE, "model_type": model})
 
 
-def test_models_without_a_rotary_embedding_have_none_in_transformers():
+def test_refused_models_have_no_rotary_embedding_in_transformers():
     mapping, wrong = transformers_mapping(), []
     for model in NO_ROTATION.intersection(mapping):
         module = importlib.import_module(mapping[model].__module__.replace("configuration_", "modeling_"))
         names = [name for name in vars(module) if "Rotary" in name and not name.startswith("apply")]
-        if names and model not in ("inkling2_text", "moshi_depth"):  # of the vision model, of the main decoder
+        if names and model not in ("inkling2_text", "moshi_depth"):  # classes of its vision model, or its main decoder
             wrong.append((model, names))
     assert not wrong

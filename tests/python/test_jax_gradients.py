@@ -160,8 +160,8 @@ def maxtext_rotary(x, positions, min_timescale=1, max_timescale=10000.0):
 
 def test_results_and_gradients_are_maxtexts():
     """MaxText rounds the angle, a quotient, to f32: it is off by 2^-24 of the angle for each of two roundings, of the
-    timescale and of the quotient, and cos, sin and the products add some units. With positions below 512, and elements below
-    5, this is at most 5 * (512 * 2^-22 + 2^-20)."""
+    timescale and of the quotient, and cos, sin and the products add some units. With positions below 512, and elements
+    below 5, this is at most 5 * (512 * 2^-22 + 2^-20)."""
     x, dy = random(1, 2, 512, 3, 64), random(2, 2, 512, 3, 64)
     ids = np.random.default_rng(3).integers(0, 512, (2, 512)).astype("int32")
     options = dict(layout="bshd", pairing="half", inv_freq=jax_cases.frequencies(64), position_ids=ids)

@@ -1,4 +1,4 @@
-"""trope.jax.rotate of arrays that are split over eight devices has the bits of one device, without gathering the tensors."""
+"""trope.jax.rotate of arrays that are split over eight devices has the bits of one device, and gathers no tensor."""
 
 import re
 

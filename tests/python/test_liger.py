@@ -1,5 +1,5 @@
-"""trope.liger against the formulas that Liger Kernel documents, in float64. test_theirs.py has the real
-one, and test_dropins.py what all drop-ins have in common."""
+"""trope.liger compared in float64 with the formulas that Liger Kernel documents. test_theirs.py compares it with Liger
+Kernel itself. test_dropins.py tests what all drop-in modules have in common."""
 
 import pytest
 
@@ -20,17 +20,19 @@ def make_tables(*shape, **options):
 
 
 def make_heads(heads, head_dim=D, **options):
-    """(batch, heads, tokens, head_dim) as models have it: a view of (batch, tokens, heads, head_dim)."""
+    """A tensor (batch, heads, tokens, head_dim) that is, as in models, a view of (batch, tokens, heads, head_dim)."""
     return random(B, S, heads, head_dim, **options).transpose(1, 2)
 
 
 def formula(x, cos, sin, columns="half", pairing="half"):
-    """x [batch, heads, tokens, head_dim] by tables [batch or 1, tokens, columns] in the dtype of what it is given."""
+    """Rotates x [batch, heads, tokens, head_dim] by tables [batch or 1, tokens, columns], in the dtypes of its
+    arguments."""
     return rotate(x.transpose(1, 2), of_table(cos, sin, columns), pairing).transpose(1, 2)
 
 
 def check_qk(function, q, k, formula):
-    """function(q, k), its gradients, and the order of dimensions in memory. The formula is of one tensor, in float64."""
+    """Checks function(q, k), its gradients, and the strides of its results. The formula takes a single tensor, in
+    float64."""
     results = check(function, [q, k], lambda q, k: (formula(q), formula(k)))
     for x, y in zip((q, k), results):
         assert y.dtype == x.dtype and y.stride() == x.stride()
@@ -44,7 +46,7 @@ def check_qk(function, q, k, formula):
 @pytest.mark.parametrize("batch", [(), (1,), (B,)])
 @pytest.mark.parametrize("width", [8, 6])
 def test_rope(device, dtype, table, batch, width):
-    """Tables for all batch entries or each its own; a part of the heads."""
+    """One table for all batch entries, or one for each. With width 6, only the first 6 elements of a head rotate."""
     tables = make_tables(*batch, S, width, dtype=table, device=device)
     q, k = (make_heads(heads, dtype=dtype, device=device) for heads in (6, 2))
     check_qk(
@@ -54,8 +56,8 @@ def test_rope(device, dtype, table, batch, width):
 
 @pytest.mark.parametrize("shape", [(2, 1, S, D), (2, S, 1, D), (1, 1, S, D)])
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
-def test_tables_that_have_heads(device, shape, unsqueeze_dim):
-    """Also where unsqueeze_dim is another one: as Liger, it is found where it is 1."""
+def test_tables_with_a_dimension_for_heads(device, shape, unsqueeze_dim):
+    """The tables' dimension of 1 for heads is found at unsqueeze_dim or, as in Liger, at dimension 1."""
     tables = make_tables(*shape, device=device)
     q, k = make_heads(3, device=device), make_heads(1, device=device)
     if shape[1] != 1 and unsqueeze_dim == 1:
@@ -67,7 +69,8 @@ def test_tables_that_have_heads(device, shape, unsqueeze_dim):
 
 @pytest.mark.parametrize("columns, rotary_dim", [(4, 8), (3, 6), (8, 4), (6, 6)])
 def test_rotary_dim(device, columns, rotary_dim):
-    """A column a pair: as many, or the first of more; or one for each element."""
+    """Tables have one column for each element, or one for each pair. With a column for each pair, columns beyond rotary_dim
+    / 2 are not used."""
     tables = make_tables(1, S, columns, device=device)
     q, k = make_heads(3, device=device), make_heads(2, device=device)
     if columns == rotary_dim:
@@ -85,8 +88,8 @@ def test_gpt_oss(device, dtype):
     check_qk(lambda *qk: liger.liger_rotary_pos_emb_gpt_oss(*qk, *tables), q, k, lambda t: formula(t, *tables, "pair"))
 
 
-def test_tables_and_expanded_heads_as_they_lie(device):
-    """Slices of a packed projection, expanded heads, and tables with gaps between columns."""
+def test_strided_tables_and_expanded_heads(device):
+    """q and k are slices of a packed QKV projection or expanded heads. Tables have gaps between columns."""
     cos, sin = random(2, S, D, 2, device=device).unbind(-1)
     packed = random(2, S, 7, D, device=device)
     for q, tables in (
@@ -102,8 +105,8 @@ def test_tables_and_expanded_heads_as_they_lie(device):
             assert y.stride() == torch.empty_like(x).stride()
 
 
-def test_float32_with_tables_of_16_bits(device):
-    """Which Liger rounds q and k to; the formula does not."""
+def test_float32_with_16_bit_tables(device):
+    """Liger rounds q and k to the dtype of the tables. The formula does not."""
     tables = make_tables(1, S, D, dtype=torch.bfloat16, device=device)
     q, k = make_heads(3, device=device), make_heads(2, device=device)
     check_qk(lambda *qk: liger.liger_rotary_pos_emb(*qk, *tables), q, k, lambda t: formula(t, *tables))
@@ -115,7 +118,7 @@ def test_float32_with_tables_of_16_bits(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("table", [torch.float32, torch.bfloat16])
 def test_vision(device, dtype, table):
-    """In fp32 and rounded once, also if the tables have the dtype of q."""
+    """The arithmetic is in fp32 and rounded once, even if the tables have the dtype of q."""
     tables = make_tables(7, D, dtype=table, device=device)
     q, k = (random(7, 3, D, dtype=dtype, device=device) for _ in "qk")
     coefficients = of_table(*tables, "half")
@@ -123,7 +126,7 @@ def test_vision(device, dtype, table):
 
 
 def select_axes(table, sections):
-    """The table [batch, seq, head_dim] that Qwen2-VL makes of [3, batch, seq, head_dim]."""
+    """The table [batch, seq, head_dim] that Qwen2-VL selects from [3, batch, seq, head_dim]."""
     axes = axes_of_pairs("sections", sections)
     return torch.stack([table[axis, ..., i] for i, axis in enumerate(axes + axes)], -1)
 
@@ -133,7 +136,7 @@ def select_axes(table, sections):
 @pytest.mark.parametrize("sections", [[2, 3, 3], (4, 4, 0), [0, 8, 0], [8, 0, 0]])
 @pytest.mark.parametrize("batch", [1, B])
 def test_multimodal(device, dtype, table, sections, batch):
-    """The function of liger_kernel.ops by the order of its arguments."""
+    """LigerQwen2VLMRopeFunction is called with the arguments in the order of liger_kernel.ops."""
     tables = make_tables(3, batch, S, 16, dtype=table, device=device)
     q, k = (make_heads(heads, 16, dtype=dtype, device=device) for heads in (4, 2))
     selected = [select_axes(t, sections) for t in tables]
@@ -142,7 +145,7 @@ def test_multimodal(device, dtype, table, sections, batch):
 
 
 def multiply(x, table):
-    """x [batch, seq, heads, head_dim] as complex numbers, times table [batch or 1, seq, head_dim / 2]."""
+    """x [batch, seq, heads, head_dim], read as complex numbers, times table [batch or 1, seq, head_dim / 2]."""
     return rotate(x, of_table(table.real, table.imag, "pair"), "interleaved")
 
 
@@ -153,8 +156,8 @@ def make_complex(*shape, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (2, 5, 4), (9, 4), (2, 9, 4)])
 def test_llama4_text(device, dtype, shape):
-    """More rows than tokens: the first. A table of each batch entry is its own. Liger's function has a block size, too, which
-    changes nothing."""
+    """If a table has more rows than there are tokens, the first rows are used. Each batch entry may have its own table.
+    Liger's Function also takes a block size, which has no effect."""
     table = make_complex(*shape, device=device)
     q, k = (random(2, S, heads, D, dtype=dtype, device=device) for heads in (6, 2))
     for function, more in (
@@ -173,8 +176,9 @@ def test_llama4_vision(device, shape):
     check_qk(lambda *qk: liger.liger_llama4_vision_rotary_pos_emb(*qk, table), q, k, lambda t: multiply(t, rows))
 
 
-def test_llama4_tables_as_they_lie(device):
-    """Columns in reverse memory, and a conjugate one, which torch has negated only in name."""
+def test_llama4_tables_transposed_or_conjugated(device):
+    """One table is transposed. The other is a conjugate, for which torch only sets a flag and leaves the memory
+    unchanged."""
     q, k = random(1, S, 3, D, device=device), random(1, S, 2, D, device=device)
     for table in (make_complex(4, S, device=device).T, make_complex(S, 4, device=device).conj()):
         check_qk(lambda *qk: liger.liger_llama4_text_rotary_pos_emb(*qk, table), q, k, lambda t: multiply(t, table))
@@ -202,14 +206,14 @@ def test_forward_and_backward(device, shape):
         assert all(map(torch.equal, upstream, kept))
 
 
-def test_backward_of_a_part(device):
+def test_rope_backward_with_rotary_dim(device):
     cos, sin = make_tables(1, S, 3, device=device)
     dq, dk = make_heads(4, device=device), make_heads(2, device=device)
     for dy, dx in zip((dq, dk), liger.rope_backward(dq, dk, cos, sin, rotary_dim=6)):
         assert_rounded(dx, formula(dy.double(), cos, -sin, "pair"))
 
 
-def test_function(device):
+def test_autograd_function(device):
     tables, apply = make_tables(1, S, D, device=device), liger.LigerRopeFunction.apply
     q, k = make_heads(4, device=device), make_heads(1, device=device)
     check_qk(lambda *qk: apply(*qk, *tables, None, 1, D), q, k, lambda t: formula(t, *tables))

@@ -1,6 +1,6 @@
-"""trope.megatron against Megatron-Core's unfused formulas in eager PyTorch, operation by operation in the tensors' dtype,
-so that bits are compared, and by autograd for the transpose. Tables are random, so that halves differ. MLA in place and the
-patch have files of their own; what all drop-ins have in common is tested in test_dropins.py."""
+"""trope.megatron compared bit by bit with Megatron-Core's unfused formulas. Eager PyTorch computes them operation by
+operation in the tensors' dtype, and autograd gives the transpose. Tables are random, so that their halves differ. In-place
+MLA and the patch have their own files. test_dropins.py tests what all drop-in modules have in common."""
 
 import itertools
 import types
@@ -19,8 +19,8 @@ from trope.megatron._rope import _apply_rotary_pos_emb_bshd, _apply_rotary_pos_e
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 BATCH, HEADS, DIM, ROTARY, TOKENS, ROWS = 3, 4, 24, 16, 16, 80
-NOPE, V_DIM = 10, 6  # MLA: of a head's DIM + ... elements those that do not turn, and those of a value
-LENGTHS = [16, 0, 32, 8]  # of the whole stream, for four ranks in two chunks
+NOPE, V_DIM = 10, 6  # MLA: elements of a head that do not rotate, and of a value
+LENGTHS = [16, 0, 32, 8]  # lengths in the whole stream, divisible by 8: two chunks for each of four ranks
 TOTAL = sum(LENGTHS)
 
 
@@ -34,7 +34,7 @@ def make_freqs(device, rows=TOKENS, batch=1, columns=ROTARY):
 
 
 def make_tables(device, dtype, rows=ROWS, columns=ROTARY):
-    """cos and sin of MLA, whose halves differ."""
+    """cos and sin tables for MLA, whose halves differ."""
     freqs = make_freqs(device, rows, columns=columns)
     return (freqs.cos() * 1.3).to(dtype), (freqs.sin() * 1.3).to(dtype)
 
@@ -52,14 +52,14 @@ def make_thd(device, dtype, cp_size=1, rows=ROWS):
 
 
 def find_rows(cp_size=1, cp_rank=0, in_stream=False, lengths=LENGTHS):
-    """The rows of the table that a rank's tokens have in thd, sequence by sequence."""
+    """The table rows that a rank's tokens have in thd, sequence by sequence."""
     ends, cp = [0, *itertools.accumulate(lengths)], ("zigzag" if cp_size > 1 else "none", cp_size, cp_rank)
     return torch.from_numpy(packed_positions(ends[-1] // cp_size, ends, stream=in_stream, cp=cp)[0])
 
 
 def find_cos_sin(freqs):
-    """trope's cosine and sine of f32 freqs, as a rotation of unit vectors shows them. They are within an ulp of 1 of the
-    exact ones; what is compared after that is bits."""
+    """trope's cosines and sines of f32 freqs, found by rotating unit vectors. Their errors must be at most 2^-23. The tests
+    use them to compare bits."""
     angles = freqs.detach().reshape(-1, 1, 1, 1)
     unit = torch.tensor([1.0, 0.0], device=freqs.device).expand(len(angles), 1, 1, 2)
     words = dict(layout="sbhd", pairing="half", angle_columns="pair", rounding="native_f32")
@@ -74,8 +74,8 @@ def formula(
     t, cos, sin, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
     mla_output_remove_interleaving=False,
 ):  # fmt: skip
-    """Megatron's unfused formula: t [tokens..., heads, d], cos and sin [tokens..., 1, d2] in f32 before mscale (or, of MLA, in
-    t's dtype)."""
+    """Megatron's unfused formula: t [tokens..., heads, d], cos and sin [tokens..., 1, d2] before mscale, in f32 or, for
+    MLA, in t's dtype."""
     tables = [(table.squeeze(-2) * mscale).to(t.dtype) for table in (cos, sin)]
     coefficients = of_table(*tables, "interleaved" if rotary_interleaved else "half")
     pairing = "interleaved" if rotary_interleaved or mla_rotary_interleaved else "half"
@@ -84,7 +84,7 @@ def formula(
 
 
 def formula_of_freqs(freqs, rows=None, **options):
-    """Of tensors of sbhd; or of thd, whose tokens have these rows of freqs."""
+    """Returns the formula for sbhd tensors or, with `rows`, for thd tensors whose tokens have these rows of freqs."""
     cos, sin = (table if rows is None else table[rows, 0] for table in find_cos_sin(freqs))
     return lambda t: formula(t, cos[: len(t)], sin[: len(t)], **options)
 
@@ -110,7 +110,7 @@ OPTIONS = {
 
 
 def apply(t, freqs, options, **others):
-    """apply_rotary_pos_emb, of whose options one is the config's."""
+    """Calls apply_rotary_pos_emb. The option rotary_interleaved becomes a key of the config."""
     options = dict(options)
     config = make_config(rotary_interleaved=options.pop("rotary_interleaved", False))
     return tm.apply_rotary_pos_emb(t, freqs, config, **options, **others)
@@ -120,7 +120,8 @@ def apply(t, freqs, options, **others):
 @pytest.mark.parametrize("batch", [1, BATCH])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sbhd(device, dtype, batch, options):
-    """batch: that of freqs, as M-RoPE has it. Of longer tables, fused RoPE reads the first rows, since they are cut already."""
+    """batch: the batch size of freqs, which is not 1 in M-RoPE. Fused RoPE reads the first rows of a longer table, since
+    Megatron has already cut freqs for the rank."""
     options, freqs, t = OPTIONS[options], make_freqs(device, batch=batch), make_sbhd(device, dtype)
     right = formula_of_freqs(freqs, **options)
     check_bits(lambda t: apply(t, freqs, options), t, right)
@@ -128,8 +129,8 @@ def test_sbhd(device, dtype, batch, options):
     assert torch.equal(apply(t, torch.cat((freqs, make_freqs(device, 5, batch))), options), right(t))
 
 
-def test_sbhd_is_near_eager_with_its_cosine(device):
-    """Without trope's cosine: all but the few elements whose cosine or sine rounds to another bf16."""
+def test_sbhd_is_near_eager_code_with_the_cosine_of_pytorch(device):
+    """The formula with PyTorch's cosine differs in only a few elements, whose cosine or sine rounds to another bf16."""
     freqs, t = make_freqs(device, batch=BATCH), make_sbhd(device, torch.bfloat16)
     found, right = apply(t, freqs, {}), formula(t, freqs.cos(), freqs.sin())
     assert (found != right).float().mean() < 0.01
@@ -138,7 +139,7 @@ def test_sbhd_is_near_eager_with_its_cosine(device):
 
 @pytest.mark.parametrize("dims", [3, 4])
 def test_sbd(device, dims):
-    """Of no heads, with freqs of as many dimensions or one more."""
+    """t has no heads. freqs has as many dimensions as t, or one more."""
     freqs, t = make_freqs(device, batch=BATCH), random(TOKENS, BATCH, DIM, device=device, dtype=torch.bfloat16)
     given, right = freqs[:, :, 0] if dims == 3 else freqs, formula_of_freqs(freqs)
     check_bits(lambda t: _apply_rotary_pos_emb_bshd(t, given), t, lambda t: right(t.unsqueeze(-2)).squeeze(-2))
@@ -172,13 +173,13 @@ def test_ranks_together_are_one_rank(device, cp_size, in_stream):
 
 
 def test_padded_cu_seqlens(device):
-    """What attention passes is cu_seqlens_q_padded alone: padding turns like the sequence that it is behind."""
+    """Attention passes only cu_seqlens_q_padded. So the padding after a sequence rotates as if the sequence continued."""
     lengths, freqs, t = [8, 16, 24], make_freqs(device, 40), random(48, HEADS, DIM, device=device, dtype=torch.bfloat16)
     words = dict(cu_seqlens=make_cu_seqlens(device, lengths), cp_group=Group())
     check_bits(lambda t: apply(t, freqs, {}, **words), t, formula_of_freqs(freqs, find_rows(lengths=lengths)))
 
 
-RULES = [  # rows of freqs, max_seqlen, cp_size, whether they are one for each token of the stream
+RULES = [  # (rows of freqs, max_seqlen, cp_size, whether there is a row for each token of the stream)
     (TOTAL, None, 1, True), (TOTAL, None, 2, True), (TOTAL + 1, None, 1, False), (TOTAL + 1, None, 2, False),
     (max(LENGTHS), None, 1, False), (max(LENGTHS), None, 2, False), (TOTAL - 1, None, 1, False),
     (max(LENGTHS), max(LENGTHS), 1, False), (max(LENGTHS), max(LENGTHS), 2, False),
@@ -188,7 +189,7 @@ RULES = [  # rows of freqs, max_seqlen, cp_size, whether they are one for each t
 
 
 @pytest.mark.parametrize("rows, max_seqlen, cp_size, in_stream", RULES)
-def test_whose_positions_freqs_have(device, rows, max_seqlen, cp_size, in_stream):
+def test_freqs_of_the_stream_or_of_one_sequence(device, rows, max_seqlen, cp_size, in_stream):
     (t, freqs), rank = make_thd(device, torch.bfloat16, cp_size, rows), 1 % cp_size
     words = dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group(cp_size, rank))
     words.update({} if max_seqlen == "not given" else dict(max_seqlen=max_seqlen))
@@ -196,15 +197,15 @@ def test_whose_positions_freqs_have(device, rows, max_seqlen, cp_size, in_stream
 
 
 def test_freqs_of_the_stream_end_with_cu_seqlens(device):
-    """Without max_seqlen, tokens behind the last sequence do not count."""
+    """Without max_seqlen, tokens after the last sequence do not count as part of the stream."""
     t, freqs = random(TOTAL + 5, HEADS, DIM, device=device), make_freqs(device, TOTAL)
     found = apply(t, freqs, {}, cu_seqlens=make_cu_seqlens(device), cp_group=Group(), max_seqlen=None)
     assert torch.equal(found[:TOTAL], formula_of_freqs(freqs, find_rows(in_stream=True))(t[:TOTAL]))
 
 
 @pytest.mark.parametrize("max_seqlen", [None, TOTAL])
-def test_whose_positions_freqs_have_if_compiled(device, max_seqlen):
-    """Without max_seqlen, torch.compile breaks the graph where the last of cu_seqlens is read."""
+def test_compiled_freqs_of_the_stream_or_of_one_sequence(device, max_seqlen):
+    """Without max_seqlen, torch.compile breaks the graph where the last element of cu_seqlens is read."""
     (t, freqs), config = make_thd(device, torch.bfloat16, 1, TOTAL), make_config()
     words = dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group(), max_seqlen=max_seqlen)
     call = torch.compile(
@@ -213,8 +214,8 @@ def test_whose_positions_freqs_have_if_compiled(device, max_seqlen):
     assert torch.equal(call(t), formula_of_freqs(freqs, find_rows(in_stream=max_seqlen is None))(t))
 
 
-def test_beyond_the_table(device):
-    """With max_seqlen, the last row; else an error, or NaN."""
+def test_positions_beyond_the_table(device):
+    """With max_seqlen, positions beyond the table use its last row. Without it, they give an error, or NaN on a GPU."""
     rows = max(LENGTHS) - 4
     (t, freqs), words = make_thd(device, torch.bfloat16, 1, rows), dict(
         cu_seqlens=make_cu_seqlens(device), cp_group=Group()
@@ -228,7 +229,7 @@ def test_beyond_the_table(device):
         assert torch.equal(missing.cpu(), find_rows() >= rows)
 
 
-def test_tokens_behind_the_last_sequence_are_zero(device):
+def test_tokens_after_the_last_sequence_are_zero(device):
     freqs, words = make_freqs(device, ROWS), dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group())
     turn = formula_of_freqs(freqs, find_rows())
     check_bits(
@@ -247,7 +248,7 @@ def test_functions_of_transformer_engine(device, interleaved):
         formula_of_freqs(freqs, **words),
     )
     (t, freqs), cu_seqlens = make_thd(device, torch.bfloat16, 2, TOTAL), make_cu_seqlens(device)
-    right = formula_of_freqs(freqs, find_rows(2, 1), **words)  # in the sequence
+    right = formula_of_freqs(freqs, find_rows(2, 1), **words)  # positions in each sequence
     check_bits(lambda t: tm.fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, 2, 1, interleaved), t, right)
 
 
@@ -262,7 +263,7 @@ def test_with_cos_sin(device, interleaved, table_dtype):
         check_bits(function, t, lambda t: formula(t, *wide, interleaved))
 
 
-def test_config_says_multi_latent_attention(device):
+def test_multi_latent_attention_of_the_config(device):
     freqs, t = make_freqs(device), make_sbhd(device)
     for mla in (False, True):
         expected = formula_of_freqs(freqs, mla_rotary_interleaved=mla)(t)
@@ -272,7 +273,8 @@ def test_config_says_multi_latent_attention(device):
 
 
 def second_derivatives(y, inputs, dy):
-    """The first derivatives for dy, and those of a function of them."""
+    """The first derivatives for the upstream gradient dy, and then the derivatives of a function of these first
+    derivatives."""
     first = torch.autograd.grad(y, inputs, dy, create_graph=True)
     return (*first, *torch.autograd.grad(first[0].sin().sum() + first[1].square().sum(), (*inputs, dy), allow_unused=True))
 
@@ -293,18 +295,19 @@ def test_other_dtypes_of_freqs(device, freqs_dtype):
     assert torch.equal(apply(t, freqs, {}), formula_of_freqs(freqs.float())(t))
 
 
-def test_memory_of_freqs_changes_no_bits(device):
+def test_strides_of_freqs_change_no_bits(device):
     freqs, t = make_freqs(device, batch=BATCH), make_sbhd(device)
     assert torch.equal(apply(t, freqs.transpose(0, 3).contiguous().transpose(0, 3), {}), apply(t, freqs, {}))
 
 
 # ---- MLA ----
 
-MLA = [("sbhd", 1), ("sbhd", 2), ("thd", 1), ("thd", 2)]  # format, cp_size
+MLA = [("sbhd", 1), ("sbhd", 2), ("thd", 1), ("thd", 2)]  # (layout, cp_size)
 
 
 def make_mla(device, dtype, layout, cp_size, *ends):
-    """A tensor, cu_seqlens or None, and the rows of its tokens. In sbhd tables are cut already, whatever cp_size is."""
+    """A tensor, cu_seqlens or None, and the table rows of the tokens. In sbhd, tables are already cut for the rank, so that
+    cp_size does not matter."""
     if layout == "sbhd":
         return random(TOKENS, BATCH, *ends, device=device, dtype=dtype), None, torch.arange(TOKENS)[:, None]
     t = random(TOTAL // cp_size, *ends, device=device, dtype=dtype)
@@ -312,7 +315,7 @@ def make_mla(device, dtype, layout, cp_size, *ends):
 
 
 def formula_of_mla(x, cos, sin, rows, inverse=False, remove_interleaving=False, nope_dim=NOPE):
-    """Of what turns, behind nope_dim elements of x that do not."""
+    """Rotates x, except for the first nope_dim elements of each head."""
     turned = formula(x[..., nope_dim:], cos[rows, 0], sin[rows, 0], False, True, 1.0, inverse, remove_interleaving)
     return torch.cat((x[..., :nope_dim], turned), -1)
 
@@ -364,7 +367,7 @@ def formula_of_kv(kv, k_pos_emb, cos, sin, rows, remove=False):
 
 
 def sum_heads(dy):
-    """The sum over heads, by trope's tree, rounded to the dtype once."""
+    """The sum over heads in the order of trope's tree, rounded to the dtype once."""
     total = dy.to(torch.promote_types(dy.dtype, torch.float32))
     while total.shape[-2] > 1:
         if total.shape[-2] % 2:
@@ -391,13 +394,14 @@ def test_mla_kv(device, launches, dtype, layout, cp_size, remove):
     upstream = [torch.randn(y.shape, device=device).to(dtype) for y in results]
     found = torch.autograd.grad(results[0], k_pos_emb, upstream[0])[0]
     assert launches == [3] * 2
-    # As autograd of a head that is rotated and then expanded, but for the order of the sum.
+    # PyTorch's gradient of a head that is rotated and then expanded is the same, except for the order of its sum.
     turned = formula_of_mla(k_pos_emb, *tables, rows, remove_interleaving=remove, nope_dim=0)
     assert torch.equal(found, torch.autograd.grad(turned, k_pos_emb, sum_heads(upstream[0][..., NOPE:]))[0])
 
 
-def test_mla_kv_of_a_slice_and_twice(device):
-    """Views of larger tensors, second derivatives, and gradients of which one is not there."""
+def test_mla_kv_of_a_view_and_second_derivatives(device):
+    """k_pos_emb is a view of a larger tensor. Second derivatives are compared too, with an upstream gradient for only one
+    result."""
     tables = make_tables(device, torch.float64)
     shapes = (TOTAL, HEADS, NOPE + V_DIM), (TOTAL, 5 + ROTARY), (TOTAL, HEADS, NOPE + ROTARY)
     kv, both, dy = (random(*shape, dtype=torch.float64, device=device, grad=True) for shape in shapes)

@@ -1,5 +1,5 @@
-"""MLA of trope.megatron in place: leaves, views, what autograd saved, activation checkpoints, torch.compile. The formulas are
-those of test_megatron.py."""
+"""In-place MLA of trope.megatron: leaves, views, tensors that autograd has saved, activation checkpoints, torch.compile.
+The formulas are in test_megatron.py."""
 
 import pytest
 
@@ -17,7 +17,7 @@ import trope.megatron as tm  # noqa: E402
 
 
 class InPlace:
-    """A leaf and what the tests of writing it need: a rotation in place, and the formula of it."""
+    """A leaf, a function that rotates it in place, and the formula of the rotation."""
 
     def __init__(self, device, function=tm.fused_apply_mla_rope_for_q):
         tables = make_tables(device, torch.float32)
@@ -35,8 +35,9 @@ def case(device, request):
     return InPlace(device, getattr(tm, request.param))
 
 
-def test_mla_in_place_on_what_autograd_needs(case):
-    """A view, as of a projection's output, is written. What was saved of a tensor for backward is known to be gone."""
+def test_mla_in_place_on_views_and_saved_tensors(case):
+    """A view, for example of a projection's output, is rotated in place. If autograd has saved a tensor for another
+    operation's backward, that backward raises an error."""
     view = case.old.flatten(2).clone().unflatten(-1, (HEADS, NOPE + ROTARY))
     check_results(case.rotate(view), case.old, case.formula(case.old), case.old, bits=True)
     for kept in (case.old.clone(), case.leaf):
@@ -62,8 +63,8 @@ def test_mla_in_place_on_a_leaf_accumulates_its_gradient(case, kind):
 
 
 def test_mla_in_place_twice_on_a_leaf(case):
-    """The second call goes on with the result of the first, or begins with the leaf again. Autograd refuses a result that has
-    been rotated further."""
+    """The second call rotates the result of the first. The third rotates the leaf again. Autograd refuses to use a result
+    that has been rotated again."""
     first = case.rotate(case.leaf)
     second = case.rotate(first)
     expected = case.formula(case.formula(case.old))
@@ -97,7 +98,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_mla_in_place_on_a_view_of_a_leaf_writes_the_leaf_as_megatrons_own_does(case, view):
+def test_mla_in_place_on_a_view_of_a_leaf_writes_the_leaf_as_in_megatron(case, view):
     y = case.rotate(view(case.leaf))
     expected = case.formula(view(case.old))
     check_results(y, case.leaf, expected, case.old, bits=True)
@@ -112,7 +113,8 @@ def run_again(function, t, use_reentrant):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_mla_in_place_under_activation_checkpointing(device, use_reentrant):
-    """A checkpoint that computes the tensor and rotates it has the gradients of autograd."""
+    """A checkpoint that computes a tensor and rotates it in place gives the gradients of the formula without a
+    checkpoint."""
     case = InPlace(device)
     x = random(TOKENS, BATCH, 8, device=device, grad=True)
     weight = random(8, HEADS * (NOPE + ROTARY), device=device, grad=True)
@@ -128,15 +130,15 @@ def test_mla_in_place_under_activation_checkpointing(device, use_reentrant):
     assert all(torch.equal(found, right) for found, right in zip(*gradients))
 
 
-INPUTS = {"leaf": lambda t: t, "result": lambda t: t * 1}  # what the checkpoint gets
-BEGINNINGS = {"itself": lambda t: t, **VIEWS}  # and what of it is rotated
+INPUTS = {"leaf": lambda t: t, "result": lambda t: t * 1}  # the input of the checkpoint
+BEGINNINGS = {"itself": lambda t: t, **VIEWS}  # how the checkpoint gets the rotated tensor from its input
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
 @pytest.mark.parametrize("make_input", INPUTS.values(), ids=INPUTS)
 def test_a_checkpoint_that_begins_with_mla_in_place_does_not_rotate_twice(device, make_input, begin, use_reentrant):
-    """trope notices if the checkpoint detaches its input, and else autograd does."""
+    """If the checkpoint detaches its input, trope raises an error. Otherwise autograd does."""
     case = InPlace(device)
     t = make_input(case.leaf)
     y = run_again(lambda t: case.rotate(begin(t)).sin(), t, use_reentrant)
@@ -164,8 +166,9 @@ def test_a_checkpoint_does_not_rotate_a_leaf_of_its_function_twice(device, use_r
 
 
 @pytest.mark.parametrize("is_leaf", [False, True])
-def test_mla_in_place_if_compiled(device, is_leaf):
-    """torch.compile breaks the graph at a leaf. What is compiled for other tensors raises an error if it gets a leaf."""
+def test_compiled_mla_in_place(device, is_leaf):
+    """torch.compile breaks the graph at a leaf. A function that was compiled for other tensors raises an error if it gets a
+    leaf."""
     torch._dynamo.reset()
     case = InPlace(device)
     t = case.leaf if is_leaf else case.leaf * 1

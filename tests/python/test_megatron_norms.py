@@ -1,4 +1,4 @@
-"""trope.megatron.patch(fuse_norm=True) on Megatron-Core's SelfAttention, beside the same layer unpatched."""
+"""trope.megatron.patch(fuse_norm=True) on Megatron-Core's SelfAttention, compared with the same layer unpatched."""
 
 import sys
 
@@ -84,8 +84,8 @@ LAYERS = {
 
 
 def check_rotated(found, expected):
-    """q or k is within 8 units of fp32's last place of the largest element of its head. In bf16, rstd's last bit may move
-    few of the elements to the next number."""
+    """In fp32, q or k must be within 8 units in the last place of the largest element of its head. In bf16, the last bit of
+    rstd may move a few elements to the next number."""
     if found.dtype == torch.float32:
         assert ((found - expected).abs() <= 2.0**-21 * expected.abs().amax(-1, keepdim=True)).all()
     else:
@@ -97,8 +97,8 @@ def check_rotated(found, expected):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name, dtype, device):
-    """q and k are those of rotations after Megatron's norms. Results and gradients are as near to Megatron's own in f64 as
-    Megatron's in this dtype are."""
+    """q and k match the results of Megatron's norms and rotations. Results and gradients are compared with Megatron's in
+    f64, and are about as accurate as Megatron's in this dtype."""
     with real_cuda():
         check_layer(*LAYERS[name], dtype, device)
 
@@ -126,7 +126,7 @@ def check_layer(options, of_inputs, dtype, device):
 
 
 def test_weights_in_f32():
-    """torch.nn.RMSNorm in f32 of x in bf16 has a result in bf16, and gradients in f32."""
+    """With x in bf16 and weights in f32, torch.nn.RMSNorm gives a result in bf16 and gradients of the weights in f32."""
     x, emb, dy = make_inputs(dtype=torch.bfloat16)
     layer = make(torch.bfloat16, **RMS)
     layer.q_layernorm.float(), layer.k_layernorm.float()
@@ -141,7 +141,7 @@ def test_weights_in_f32():
 
 
 def test_eps_of_torch():
-    """torch.nn.RMSNorm without eps, of q and k that are as small as its own eps."""
+    """torch.nn.RMSNorm has its default eps. q and k are so small that eps matters."""
     layer, inputs = make(**RMS), make_inputs()
     layer.q_layernorm.eps = layer.k_layernorm.eps = None
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_one_of_two_norms():
         assert handle.norms == dict(q_layernorm=1, k_layernorm=0)
 
 
-def test_one_module_for_both():
+def test_one_norm_module_for_q_and_k():
     layer, inputs = make(**RMS), make_inputs()
     layer.k_layernorm = layer.q_layernorm
     expected = run(layer, *inputs)
@@ -183,8 +183,8 @@ def test_one_module_for_both():
     assert handle.norms == dict.fromkeys(NAMES, 1)
 
 
-def test_gradients_land_on_the_parameters():
-    """.grad is of the same Parameters, and hooks of theirs, by which Megatron's DDP makes main_grad, run."""
+def test_gradients_reach_the_parameters():
+    """The same Parameters get .grad, and their hooks run. With such hooks, Megatron's DDP makes main_grad."""
     layer, (x, emb, dy) = make(**RMS), make_inputs()
     seen, parameters = [], {name: getattr(layer, name).weight for name in NAMES}
     for name, p in parameters.items():
@@ -219,7 +219,7 @@ def test_checkpoint_of_the_layer(use_reentrant):
 
 
 def test_checkpoint_of_core_attention(monkeypatch):
-    """Megatron's selective recompute, without its random states of CUDA."""
+    """Tests Megatron's selective recomputation, but replaces the part that handles CUDA's random states."""
     monkeypatch.setattr(
         attention.tensor_parallel, "checkpoint",
         lambda function, _, *words: torch.utils.checkpoint.checkpoint(function, *words, use_reentrant=False),
@@ -244,7 +244,7 @@ def test_without_gradients():
 
 
 def test_compile():
-    """The forward of an attention is left out of the graph, as it is without."""
+    """The forward of the attention stays outside the graph and runs as it does without torch.compile."""
     layer, (x, emb, _) = make(**RMS), make_inputs()
     expected = layer(x, None, rotary_pos_emb=emb)[0]
     with tm.patch(fuse_norm=True) as handle:
@@ -253,7 +253,7 @@ def test_compile():
         assert handle.norms == dict.fromkeys(NAMES, 1)
 
 
-# ---- Norms that no rotation follows run by themselves ----
+# ---- Norms without a rotation after them run unfused ----
 
 
 def test_layers_that_do_not_rotate():
@@ -275,7 +275,7 @@ def test_layers_that_do_not_rotate():
 
 
 def test_inference():
-    """k is normalised before it is cached, and rotated afterwards."""
+    """k is normalised, cached and then rotated."""
     layer = make(**RMS).eval()
 
     def infer(**words):
@@ -299,7 +299,7 @@ def test_inference():
 
 
 def test_mla_keeps_its_norms():
-    """Its q_layernorm and kv_layernorm are of latents, far from the rotation."""
+    """MLA's q_layernorm and kv_layernorm act on latents, and not on the q and k that rotate."""
     layer, (x, _, dy) = make_layer(True, apply_rope_fusion=False, **RMS), make_inputs()
     expected = run(layer, x, None, dy)
     with tm.patch(fuse_norm=True) as handle:
@@ -311,7 +311,8 @@ def test_mla_keeps_its_norms():
 
 
 def test_forward_pre_hooks_run():
-    """As Megatron's DDP has them with overlap_param_gather: they wait for the weights, before these are read."""
+    """With overlap_param_gather, Megatron's DDP registers forward pre-hooks. They wait for the weights, which must not be
+    read earlier."""
     layer, inputs = make(**RMS), make_inputs()
     expected = run(layer, *inputs)
     weight = layer.q_layernorm.weight.detach().clone()
@@ -354,7 +355,7 @@ def test_ddp_that_overlaps_the_gather_of_weights():
 @pytest.mark.parametrize("hook", [
     lambda module, args: args[0] * 2, lambda module, args: (args[0] * 2,), lambda module, args: (args[0], 1),
 ])  # fmt: skip
-def test_pre_hooks_that_change_the_input(hook):
+def test_pre_hooks_that_change_the_input_are_refused(hook):
     layer = make(**RMS)
     layer.k_layernorm.register_forward_pre_hook(hook)
     with tm.patch(fuse_norm=True):
@@ -391,18 +392,23 @@ def test_other_norms_are_refused(options, words):
     call(layer)
 
 
-def test_a_forward_of_its_own():
+def test_a_norm_with_its_own_forward_is_refused():
     layer = make(**RMS)
     layer.q_layernorm.forward = lambda x: x
     with tm.patch(fuse_norm=True):
-        refused("q_layernorm", call, layer, words="forward of its own")
+        refused("q_layernorm", call, layer, words="its own forward")
 
 
-def test_weights_that_do_not_fit():
+def test_weights_that_do_not_fit_are_refused():
     layer = make(**RMS)
     layer.k_layernorm.weight = torch.nn.Parameter(torch.ones(8))
     with tm.patch(fuse_norm=True):
-        refused("k_layernorm", call, layer, words=r"a norm of \[8\] elements, and fuse_norm is for norms of a head, of 16")
+        refused(
+            "k_layernorm",
+            call,
+            layer,
+            words=r"a norm of \[8\] elements, but fuse_norm is for norms of a head, which has 16",
+        )
     layer.k_layernorm = torch.nn.RMSNorm((2, 16), elementwise_affine=False)
     call(layer)
     with tm.patch(fuse_norm=True):
@@ -415,7 +421,8 @@ def test_weights_that_do_not_fit():
 
 
 def test_dtypes_of_transformer_engine():
-    """Its result has the dtype of the weights, or of autocast."""
+    """The result of TransformerEngine's norm has the dtype of the weights or of autocast. fuse_norm refuses x of another
+    dtype."""
     layer = make(torch.bfloat16, norm=NormOfTE, **RMS)
     x, emb, dy = make_inputs(dtype=torch.bfloat16)
     layer.q_layernorm.float()
@@ -449,13 +456,13 @@ def test_methods_of_subclasses():
 
 
 @pytest.mark.parametrize("change, words", [
-    (lambda t, rotate: t + 0, "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t.clone()), "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t[:12]).repeat(2, 1, 1, 1), "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t.reshape(24, 2, -1, 8)).reshape(t.shape), "no rotation of trope got that tensor"),
-    (lambda t, rotate: rotate(t.mul_(2)), "has been written to before the rotation"),
+    (lambda t, rotate: t + 0, "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t.clone()), "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t[:12]).repeat(2, 1, 1, 1), "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t.reshape(24, 2, -1, 8)).reshape(t.shape), "no rotation of trope received that tensor"),
+    (lambda t, rotate: rotate(t.mul_(2)), "was written to before the rotation"),
 ])  # fmt: skip
-def test_rotations_of_other_tensors(monkeypatch, change, words):
+def test_rotations_of_other_tensors_are_refused(monkeypatch, change, words):
     layer, (x, emb, _) = make_layer(qk_l2_norm=True), make_inputs(columns=8)
     with tm.patch(fuse_norm=True):
         ours = attention.apply_rotary_pos_emb
@@ -467,8 +474,8 @@ def test_rotations_of_other_tensors(monkeypatch, change, words):
 
 
 def test_other_ways_to_the_rotation(monkeypatch):
-    """Megatron's own function, which calls ours; a tensor that is rotated twice, of which each has its norm; and what
-    activation offloading makes of q, a view by a Function that returns its input."""
+    """The layer calls Megatron's own function, which calls trope's. It rotates a tensor twice, each time with its norm. It
+    rotates a view of q, made by a Function that returns its input, as in activation offloading."""
     layer, inputs, theirs = make(**RMS), make_inputs(), attention.apply_rotary_pos_emb
     expected = run(layer, *inputs)
     with tm.patch(fuse_norm=True) as handle:
@@ -486,7 +493,7 @@ def test_other_ways_to_the_rotation(monkeypatch):
 
 
 def test_offloading_of_core_attention():
-    """It frees the memory of v, which is that of k before its norm."""
+    """Before its norm, k shares its memory with v. Offloading frees this memory."""
     layer = make(**RMS)
     layer.offload_core_attention = True
     with tm.patch(fuse_norm=True) as handle:
@@ -495,11 +502,11 @@ def test_offloading_of_core_attention():
     assert handle.norms == dict.fromkeys(NAMES, 1)
 
 
-def test_norms_that_are_called_otherwise(monkeypatch):
+def test_norms_not_called_by_apply_module_are_refused(monkeypatch):
     layer, apply_module = make(**RMS), attention.apply_module
     with tm.patch(fuse_norm=True):
         monkeypatch.setattr(attention, "apply_module", apply_module)
-        refused("q_layernorm", call, layer, words="has not been called by the apply_module")
+        refused("q_layernorm", call, layer, words="was not called by apply_module")
         monkeypatch.undo()
 
 
@@ -533,7 +540,7 @@ def test_undo_below_another_wrapper():
         del attention.SelfAttention.forward
 
 
-def test_patch_refuses_what_it_does_not_know(monkeypatch):
+def test_patch_refuses_unknown_flags_and_versions(monkeypatch):
     for wrong in (None, 1, "yes"):
         refused("fuse_norm", tm.patch, fuse_norm=wrong)
     kept = attention.apply_rotary_pos_emb

@@ -1,7 +1,7 @@
-"""trope.megatron.patch(fuse_norm=True) on two processes: tensor, sequence and context parallelism, with Megatron-Core's own
-DistributedDataParallel and finalize_model_grads, which reduces the gradients of replicated weights.
+"""Tests trope.megatron.patch(fuse_norm=True) on two processes, with tensor, sequence and context parallelism. The tests use
+Megatron-Core's DistributedDataParallel and finalize_model_grads, which reduces the gradients of replicated weights.
 
-python test_megatron_norms_distributed.py RANK STORE DEVICE      what each process runs
+python test_megatron_norms_distributed.py RANK STORE DEVICE      the command of each process
 """
 
 import pytest
@@ -22,7 +22,7 @@ NAMES = ["q_layernorm", "k_layernorm"]
 
 
 def train(options, x, emb, dy, packed):
-    """The result of a layer, {name: main_grad as finalize_model_grads leaves it}, and those of norms before that."""
+    """Returns the output of a layer, {name: main_grad} after finalize_model_grads, and {name: main_grad} before it."""
     layer = randomize(make_layer(**options))
     model = DistributedDataParallel(layer.config, DistributedDataParallelConfig(), Model(layer))
     model.zero_grad_buffer()
@@ -36,8 +36,8 @@ def train(options, x, emb, dy, packed):
 
 
 def check(rank, sizes, options, packed=False):
-    """Results and main_grads are those without the patch. Those of norms are the same on all ranks, a sum over the ranks of
-    tensor parallelism, and the mean over those of context parallelism."""
+    """Compares results and main_grads with the layer without the patch. finalize_model_grads must replace the main_grad of
+    a norm by its sum over the tensor parallel ranks, or by its mean over the context parallel ranks."""
     torch.manual_seed(3)
     tokens_of = 12 if options.get("sequence_parallel") or "context_parallel_size" in sizes else 24
     x, dy = torch.randn(2, 24, 1 if packed else 2, 64).unflatten(1, (-1, tokens_of))[:, rank * (tokens_of == 12)]

@@ -1,5 +1,5 @@
-"""trope.megatron.patch on modules that have Megatron's names, and, where megatron.core can be imported, on it: then its
-layers and functions are compared with themselves."""
+"""trope.megatron.patch on modules with Megatron's names and, if megatron.core can be imported, on Megatron-Core itself. Its
+layers and functions are then compared with and without the patch."""
 
 import importlib
 import logging
@@ -22,7 +22,7 @@ from test_megatron import (  # noqa: E402
 import trope.megatron as tm  # noqa: E402
 from trope.megatron import _patch  # noqa: E402
 
-# ---- patch, on modules with Megatron's names ----
+# ---- patch on modules with Megatron's names ----
 
 MAIN = {
     "models.common.embeddings.rope_utils": """
@@ -74,7 +74,8 @@ MLA_MODULE, STATE = "transformer.multi_latent_attention", "parallel_state"
 
 @pytest.fixture
 def build(monkeypatch):
-    """build(sources) makes modules megatron.core.X, without Megatron's own. What is patched is undone at the end."""
+    """build.all(sources) makes modules megatron.core.X, and build.one makes a single module. Megatron's own modules are
+    hidden. A patch is undone at the end."""
     for name in list(sys.modules):
         if name.partition(".")[0] in ("megatron", "transformer_engine"):
             monkeypatch.delitem(sys.modules, name)
@@ -101,7 +102,7 @@ def build(monkeypatch):
 
 
 def snapshot(modules):
-    """All globals by module, but for what exec and warnings add."""
+    """The globals of each module, without the names that exec and warnings add."""
     others = "__builtins__", "__warningregistry__"
     return {name: {k: v for k, v in vars(module).items() if k not in others} for name, module in modules.items()}
 
@@ -134,7 +135,7 @@ def test_patch_of_main(build, caplog):
     assert modules[UTILS].get_pos_emb_on_this_cp_rank is before[UTILS]["get_pos_emb_on_this_cp_rank"]
     assert modules[MLA_MODULE].by_another_name is modules[FUSED_MLA].fused_mla_rope_kv_split
     assert elsewhere.rope in handle._ours
-    assert elsewhere.fused_mla_rope_inplace is None and elsewhere.apply_rotary_pos_emb is None  # it is not Megatron's
+    assert elsewhere.fused_mla_rope_inplace is None and elsewhere.apply_rotary_pos_emb is None  # not Megatron's module
     assert "active" in repr(handle) and "multi_latent_attention" in str(handle)
     later = build.one("somebody.later", "")
     later.apply_rotary_pos_emb = modules[UTILS].apply_rotary_pos_emb
@@ -164,15 +165,15 @@ def test_unknown_signatures_are_refused(build, name, line):
     assert snapshot(modules) == before and _patch._active is None
 
 
-def test_no_megatron(build):
+def test_patch_without_megatron_raises_import_error(build):
     with pytest.raises(ImportError, match="rope_utils"):
         build.all({ATTENTION: ""})
         tm.patch()
     assert _patch._active is None
 
 
-def test_arguments_by_the_signature_that_is_there(build):
-    """Positions of arguments, and what freqs are without max_seqlen, are those of the installed Megatron-Core."""
+def test_arguments_follow_the_installed_signature(build):
+    """The order of arguments, and the meaning of freqs without max_seqlen, are as in the installed Megatron-Core."""
     t, freqs = make_thd("cpu", torch.bfloat16, 1, TOTAL)
     words = t, make_cu_seqlens("cpu"), freqs
     sbhd, table = make_sbhd("cpu"), make_freqs("cpu")
@@ -187,7 +188,7 @@ def test_arguments_by_the_signature_that_is_there(build):
             assert torch.equal(found, formula_of_freqs(freqs, find_rows(in_stream=True), **options)(t))
             found = utils.apply_rotary_pos_emb(t, freqs, make_config(), words[1], 1.3, cp_group=thd[-1])
             assert torch.equal(found, formula_of_freqs(freqs, find_rows(in_stream=True), mscale=1.3)(t))
-            if is_old:  # the sixth is multi_latent_attention
+            if is_old:  # the sixth argument is multi_latent_attention
                 found = utils._apply_rotary_pos_emb_bshd(sbhd, table, False, False, 1.3, True)
                 assert torch.equal(found, formula_of_freqs(table, **OPTIONS["mla"])(sbhd))
                 with pytest.raises(TypeError):
@@ -207,7 +208,7 @@ def test_default_cp_group_is_megatrons(build):
     assert torch.equal(found, formula_of_freqs(freqs, find_rows(2, 1))(t))
 
 
-def test_compile_of_what_is_patched(build):
+def test_compile_of_a_patched_function(build):
     utils, config, freqs = build.all(MAIN)[UTILS], make_config(), make_freqs("cpu")
     t = make_sbhd("cpu")
     with tm.patch() as handle:
@@ -224,7 +225,7 @@ def test_compile_of_what_is_patched(build):
 
 @pytest.fixture(scope="module")
 def megatron():
-    """Its modules by name, all that have RoPE by value."""
+    """{name: module} of Megatron-Core, with all modules that import RoPE functions by value (from ... import)."""
     pytest.importorskip("megatron.core", reason="Megatron-Core cannot be imported")
     names = (
         "transformer.experimental_attention_variant.absorbed_mla transformer.experimental_attention_variant.dsa"
@@ -241,7 +242,7 @@ def megatron():
 def test_every_importer_of_megatron_is_rebound(megatron, monkeypatch):
     late = "transformer.experimental_attention_variant.dsa"
     before = snapshot(megatron)
-    monkeypatch.delitem(sys.modules, "megatron.core." + late)  # so that it is imported later
+    monkeypatch.delitem(sys.modules, "megatron.core." + late)  # so that it is imported after the patch
     with tm.patch() as handle:
         importers = {name: module for name, module in megatron.items() if name not in (late, STATE)}
         for name, module in importers.items():
@@ -250,7 +251,7 @@ def test_every_importer_of_megatron_is_rebound(megatron, monkeypatch):
                     assert vars(module)[function] in handle._ours, (name, function)
         assert "fused_apply_rotary_pos_emb" in vars(megatron[SHIMS]) and megatron[ATTENTION].HAVE_FUSED_QKV_ROPE
         bound = {name.removeprefix("megatron.core.") for name, _ in handle.bindings}
-        assert bound >= importers.keys() - {"transformer.transformer_config"}  # which imports while it checks
+        assert bound >= importers.keys() - {"transformer.transformer_config"}  # it imports RoPE only to check a config
         config = megatron["transformer.transformer_config"].TransformerConfig
         config(num_layers=1, hidden_size=8, num_attention_heads=1, apply_rope_fusion=True)
         again = importlib.import_module("megatron.core." + late)
@@ -263,7 +264,8 @@ def test_every_importer_of_megatron_is_rebound(megatron, monkeypatch):
 @pytest.mark.parametrize("options", [k for k in OPTIONS if "inverse" not in k and "remove" not in k])
 @pytest.mark.parametrize("cp_size, in_stream", [(0, False), (1, False), (1, True), (2, False), (2, True), (4, True)])
 def test_bits_of_megatron(megatron, options, cp_size, in_stream):
-    """cp_size 0: sbhd, with M-RoPE's batch of freqs. Angles are such that torch.cos and trope's round to the same bf16."""
+    """cp_size 0 stands for sbhd, with a batch of freqs as in M-RoPE. Angles are chosen so that torch's and trope's cosines
+    round to the same bf16."""
     torch.manual_seed(12)
     options, utils = dict(OPTIONS[options]), megatron[UTILS]
     interleaved = options.pop("rotary_interleaved", False)
@@ -272,7 +274,7 @@ def test_bits_of_megatron(megatron, options, cp_size, in_stream):
     words = dict(options, cp_group=Group(max(cp_size, 1), cp_size // 2))
     shape = (TOTAL // cp_size,) if cp_size else (TOKENS, BATCH)
     t = random(*shape, HEADS, DIM, dtype=torch.bfloat16, grad=True)
-    lengths = [n for n in LENGTHS if n]  # its interleaved formula fails if there is none
+    lengths = [n for n in LENGTHS if n]  # Megatron's interleaved formula fails for empty sequences
     words.update(cu_seqlens=make_cu_seqlens("cpu", lengths) if cp_size else None)
     plain = make_config(apply_rope_fusion=False, rotary_interleaved=interleaved)
     expected = utils.apply_rotary_pos_emb(t, freqs, plain, **words)
@@ -283,7 +285,8 @@ def test_bits_of_megatron(megatron, options, cp_size, in_stream):
 
 
 def find_common_angles(rows, batch, mscale):
-    """freqs whose cosine and sine are the same bf16 by torch and by trope."""
+    """Random freqs, set to 0 where the cosine or sine, times mscale, rounds to different bf16 values in torch and in
+    trope."""
     freqs = make_freqs("cpu", rows, batch)
     cos, sin = find_cos_sin(freqs)
     same = [((x * mscale).bfloat16() == (y * mscale).bfloat16()) for x, y in ((cos, freqs.cos()), (sin, freqs.sin()))]
@@ -304,14 +307,15 @@ LAYERS = [
 
 @pytest.mark.parametrize("kind, options, packed", LAYERS)
 def test_layers_of_megatron(parallel, kind, options, packed):
-    """A whole attention layer in f32, forward and backward, as Megatron has it unfused, and patched with fusion on."""
+    """A whole attention layer in f32, forward and backward: Megatron's unfused layer compared with the patched, fused
+    one."""
     torch.manual_seed(13)
     x, dy = torch.randn(2, 24, 1 if packed else 2, 64)
     emb = None if kind == "mla" else torch.randn(16 if packed else 24, 1, 1, 16)
     plain = {k: v for k, v in options.items() if k != "fused_single_qkv_rope"}
     expected = run_layer(make_layer(kind == "mla", apply_rope_fusion=False, **plain), packed, x, emb, dy)
     with tm.patch() as handle:
-        fused = dict(options, apply_rope_fusion="rotary_interleaved" not in options)  # that one asks TransformerEngine
+        fused = dict(options, apply_rope_fusion="rotary_interleaved" not in options)  # interleaved needs TransformerEngine
         found = run_layer(make_layer(kind == "mla", **fused), packed, x, emb, dy)
     called = {name for name, count in handle.calls.items() if count}
     assert called == {

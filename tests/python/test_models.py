@@ -1,9 +1,10 @@
-"""trope._models: pairing, window, direction and axes of each model, against the attention of its class in transformers.
+"""Compares the pairing, window, direction and axes of each model in trope._models with its attention in transformers.
 
-One attention layer of each model runs with random weights, on tokens that are all equal. Its queries then differ by their
-positions alone: the query of token p is the query of token 0, at position 0, rotated by the position of p. That must be
-what trope.torch.rotate makes of it with model_rotation and frequencies. A wrong pairing or window is off by the order of 1.
-MLA reorders elements while it rotates. So the function that rotates is checked as well, by its own input and output.
+One attention layer of each model runs with random weights on equal tokens. trope.torch.rotate, with model_rotation and
+frequencies, must map the input of the model's rotary function to its output. If this function gets only a part of each
+head, the test also compares the queries. They differ only by their positions: the query of token p is the query of token 0,
+at position 0, rotated by the position of p. The queries alone would not suffice, because MLA reorders elements while it
+rotates. A wrong pairing or window gives an error of the order of 1.
 """
 
 import importlib
@@ -19,12 +20,12 @@ import trope
 from trope import frequencies
 from trope._models import AXES, FAMILIES, READS_INTERLEAVE, READS_PARTIAL, ModelRotation, model_rotation
 
-# Positions of each axis: small, so that the float32 angles of transformers are good to 3e-6.
+# The positions of each axis. They are small, so that the float32 angles of transformers are accurate to 3e-6.
 POSITIONS = [[0, 3, 11, 17, 29, 38], [0, 5, 2, 31, 8, 23], [0, 1, 36, 9, 19, 4]]
 TOKENS = len(POSITIONS[0])
-TOLERANCE = 1e-5  # of the largest element
+TOLERANCE = 1e-5  # relative to the largest element
 
-# What a model needs besides the sizes that small_config has, to be small, to rotate, or to pass its own checks.
+# Keys that a model needs besides the sizes in small_config: to be small, to rotate, or to pass its own checks.
 TWO_TYPES = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
 KEYS = {
     "cohere_compass": {
@@ -51,8 +52,9 @@ KEYS = {
     },
     "zamba2": {"use_mem_rope": True},
 }  # fmt: skip
-ROPE = {"gptj": {"rope_theta": 10000.0}, "codegen": {"rope_theta": 10000.0}}  # what stands in the classes alone
-# The rotary embedding and the attention of the language model, in modules where other classes have such names.
+# Values that only the classes have, and not the configs.
+ROPE = {"gptj": {"rope_theta": 10000.0}, "codegen": {"rope_theta": 10000.0}}
+# The rotary embedding and the attention of the language model, for modules where other classes have similar names.
 CLASSES = {
     "evolla": ("EvollaRotaryEmbedding", "EvollaAttention"),
     "glm_image": ("GlmImageTextRotaryEmbedding", "GlmImageTextAttention"),
@@ -66,7 +68,7 @@ CLASSES = {
     "qwen3_omni_moe_talker_code_predictor":
         ("Qwen3OmniMoeRotaryEmbedding", "Qwen3OmniMoeTalkerCodePredictorAttention"),
 }  # fmt: skip
-# The model_type of another model, whose classes transformers takes for this one.
+# For models without classes of their own: the model_type of the classes that transformers uses.
 CLASSES_OF = {
     "exaone": "llama", "internlm3": "llama", "iquestcoder": "llama", "sarvam_mla": "deepseek_v3", "sarvam_moe": "glm4_moe",
 }  # fmt: skip
@@ -74,7 +76,7 @@ OTHER_CLASSES = re.compile("Vision|Audio|Cross|Image|Mamba|Linear|Window|Sam|Ind
 
 
 def small_config(model, **keys):
-    """The config of a language model in transformers, with small sizes where its class takes them."""
+    """Returns the config of a language model in transformers, with small sizes if its class accepts them."""
     mapping = transformers_mapping()
     names = [name for name in (model + "_text", model + "_text_model", model) if name in mapping]
     if not names:
@@ -89,13 +91,13 @@ def small_config(model, **keys):
         sizes["hidden_size"] = 512
     config = make(**{**sizes, **KEYS.get(model, {}), **keys})
     config._attn_implementation = "trope_probe"
-    if model == "dbrx":  # its attention looks for rope_theta where 5.24 no longer has it
+    if model == "dbrx":  # its attention looks for rope_theta in a place where transformers 5.24 no longer has it
         config.attn_config.rope_theta, config.attn_config.clip_qkv = config.rope_parameters["rope_theta"], 1e9
     return config
 
 
 def class_of(module, model, kind):
-    """The rotary embedding (kind "Embedding") or the attention (kind "Attention") of a language model."""
+    """Returns the class of a language model's rotary embedding (kind "Embedding") or attention (kind "Attention")."""
     if model in CLASSES:
         return getattr(module, CLASSES[model][kind == "Attention"])
     names = [
@@ -109,7 +111,7 @@ def class_of(module, model, kind):
 
 
 class Probe:
-    """Records one attention layer: (input, output) of the function that rotates in `rotated`, the queries in `queries`."""
+    """Records a run of an attention layer. rotated: (input, output) of its rotary function. queries: the queries."""
 
     def __init__(self, monkeypatch, module):
         self.rotated, self.queries = [], []
@@ -133,7 +135,8 @@ class Probe:
 
 
 def layer_index(config, layer_type):
-    """A layer of this type that rotates. In models whose layers do not all rotate, those with a sliding window do."""
+    """Returns the index of the first rotating layer, if the config lists these, or else of a layer of this type. Without
+    such a layer, a layer with a sliding window is chosen, because it rotates."""
     rotating = getattr(config, "no_rope_layers", None) or getattr(config, "layer_rope_theta", None)
     if rotating:
         return [bool(value) for value in rotating].index(True)
@@ -143,7 +146,7 @@ def layer_index(config, layer_type):
 
 
 def call(function, options):
-    """Calls a function with those of the options that it takes, and None for others that it needs."""
+    """Calls a function with the options that it accepts, and with None for other required arguments."""
     known = inspect.signature(function).parameters
     for name, value in known.items():
         if value.default is value.empty and value.kind is value.POSITIONAL_OR_KEYWORD:
@@ -152,7 +155,7 @@ def call(function, options):
 
 
 def run_attention(monkeypatch, model, config, layer_type, positions):
-    """The Probe of one attention layer on equal tokens at these positions, [axes, 1, tokens] or [1, tokens]."""
+    """Returns the Probe of an attention layer on equal tokens at these positions, [axes, 1, tokens] or [1, tokens]."""
     torch = importlib.import_module("torch")
     torch.manual_seed(1)
     owner = transformers_mapping()[CLASSES_OF[model]] if model in CLASSES_OF else type(config)
@@ -162,7 +165,7 @@ def run_attention(monkeypatch, model, config, layer_type, positions):
     attention = call(class_of(module, model, "Attention"), {"config": config, **options}).eval()
     for weight in attention.parameters():
         weight.data.normal_(0, 0.05) if weight.dim() > 1 else weight.data.fill_(1)
-    if hasattr(attention, "_attn"):  # GPT-J and others of its time
+    if hasattr(attention, "_attn"):  # GPT-J and other old models
         attention._attn = lambda query, *rest, **more: (query, probe.queries.append(query))
     if hasattr(attention, "softmax_scaling"):  # Mistral Large 4 scales queries by their positions
         del attention.softmax_scaling
@@ -180,7 +183,7 @@ def run_attention(monkeypatch, model, config, layer_type, positions):
 
 
 def compare(x, y, how, angles, positions, pairing, pairing_out, mscale):
-    """Holds y, which is x rotated by a model, beside trope's rotation of x."""
+    """Checks that trope rotates x to y, the result of a model."""
     trope_torch = importlib.import_module("trope.torch")
     got = trope_torch.rotate(
         x.contiguous(), layout="bhsd" if x.shape[2] == TOKENS else "bshd", pairing=pairing, pairing_out=pairing_out,
@@ -192,7 +195,8 @@ def compare(x, y, how, angles, positions, pairing, pairing_out, mscale):
 
 
 def layer_types_of(config):
-    """The layer types that have a rope dict and, if the config has layers of such names, a layer."""
+    """Returns the layer types that have a rope dict and a layer. If there are none, returns all types with a rope dict, or
+    [None] without rope dicts."""
     rope, types = getattr(config, "rope_parameters", None) or {}, getattr(config, "layer_types", None) or ()
     names = [name for name, value in rope.items() if isinstance(value, dict)]
     return [name for name in names if name in types] or names or [None]
@@ -208,7 +212,7 @@ def check(monkeypatch, model, config):
         x, y = probe.rotated[0]
         compare(x, y, how, angles, positions, how.pairing, how.pairing_out, angles.attention_factor)
         query = probe.queries[0] if probe.queries else x
-        if query.shape[-1] != x.shape[-1]:  # the function got the part of the head that rotates
+        if query.shape[-1] != x.shape[-1]:  # the function gets only the part of the head that rotates
             first, pairing = query[:, :, :1].expand_as(query), how.pairing_out or how.pairing
             compare(first, query, how, angles, positions, pairing, None, 1.0)
         else:
@@ -216,13 +220,13 @@ def check(monkeypatch, model, config):
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-def test_a_model_rotates_as_its_class_does(monkeypatch, model):
+def test_model_rotates_as_its_class_does(monkeypatch, model):
     check(monkeypatch, model, small_config(model))
 
 
 @pytest.mark.parametrize("model", READS_INTERLEAVE)
 @pytest.mark.parametrize("interleave", [True, False])
-def test_rope_interleave_decides_the_pairing_of_its_models(monkeypatch, model, interleave):
+def test_rope_interleave_decides_the_pairing(monkeypatch, model, interleave):
     config = small_config(model, rope_interleave=interleave)
     how = model_rotation(config)
     assert (how.pairing, how.pairing_out) == (("interleaved", "half") if interleave else ("half", None))
@@ -230,7 +234,7 @@ def test_rope_interleave_decides_the_pairing_of_its_models(monkeypatch, model, i
 
 
 @pytest.mark.parametrize("model", AXES)
-def test_mrope_section_says_how_many_pairs_an_axis_has(monkeypatch, model):
+def test_mrope_section_gives_the_number_of_pairs_of_each_axis(monkeypatch, model):
     config = small_config(model)
     rope = config.rope_parameters["sliding_attention"] if model == "cohere_compass" else config.rope_parameters
     order, sections = AXES[model]
@@ -241,7 +245,7 @@ def test_mrope_section_says_how_many_pairs_an_axis_has(monkeypatch, model):
 
 
 @pytest.mark.parametrize("model", sorted(READS_PARTIAL))
-def test_a_part_of_a_head_is_where_the_class_has_it(monkeypatch, model):
+def test_partial_rotation_has_the_window_of_the_class(monkeypatch, model):
     config = small_config(model, **({"rotary_dim": 64} if model == "minimax_m3_vl" else {}))
     parts = [value for value in config.rope_parameters.values() if isinstance(value, dict)] or [config.rope_parameters]
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -255,8 +259,8 @@ def test_a_part_of_a_head_is_where_the_class_has_it(monkeypatch, model):
     check(monkeypatch, model, config)
 
 
-def test_the_factor_of_proportional_is_no_part_of_a_head():
-    rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the rule's own factor
+def test_proportional_frequencies_rotate_whole_heads():
+    rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the rule uses the factor
     assert rotation_of("gemma4_text", rope, global_head_dim=None).rotary_dim == 128
     assert rotation_of("llama", partial_rotary_factor=1.0).rotary_dim == 128
 
@@ -279,12 +283,12 @@ NO_SECTIONS = [
     [64], [32, 32], [16, 16, 16, 16], [16, 24, 25], [16, 24, 23], [-8, 36, 36], [16.0, 24.0, 24.0], [True, 31, 32], [],
     "16,24,24", 64, [None, 32, 32], [[16], [24], [24]],
 ]  # fmt: skip
-OF_X = {"mrope_interleaved": False}  # a model that is not known takes the order of axes from its keys
-REFUSED = [  # the argument that is named, the model, its rope dict, other keys
+OF_X = {"mrope_interleaved": False}  # for an unknown model, this key decides the order of the axes
+REFUSED = [  # the argument in the error, the model, its rope dict, other keys
     *(("partial_rotary_factor", model, {}, dict(partial_rotary_factor=0.5)) for model in WHOLE_HEADS),
     *(("rope_interleave", model, {}, dict(rope_interleave=value))  # transformers reads null as false
       for model in ("deepseek_v3", "llama", "deepseek_v2", "x") for value in (None, 0, 1, "false", [])),
-    # What contradicts a class that does not read it.
+    # Values that contradict a class that ignores the key.
     ("rope_interleave", "llama", {}, dict(rope_interleave=True)),
     ("rope_interleave", "deepseek_v2", {}, dict(rope_interleave=False)),
     ("rope_interleave", "deepseek_v32", {}, dict(rope_interleave=False)),
@@ -294,9 +298,9 @@ REFUSED = [  # the argument that is named, the model, its rope dict, other keys
     ("interleaved", "x", {"mrope_interleaved": True, "interleaved": False, "mrope_section": [24, 20, 20]}, {}),
     *(("mrope_section", model, {**(OF_X if model == "x" else {}), "mrope_section": section}, {})
       for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe", "x") for section in NO_SECTIONS),
-    ("mrope_section", "ernie4_5_vl_moe", {"mrope_section": [23, 21, 20]}, {}),  # height and width alternate
-    ("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]}, {}),  # the last pair of height would be number 178
-    *(("mrope_section", model, {}, dict(head_dim=64)) for model in ("qwen2_vl", "qwen3_vl")),  # not those of the class
+    ("mrope_section", "ernie4_5_vl_moe", {"mrope_section": [23, 21, 20]}, {}),  # height and width must be equal
+    ("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]}, {}),  # in interleaved order, height needs pair 178 of 64
+    *(("mrope_section", model, {}, dict(head_dim=64)) for model in ("qwen2_vl", "qwen3_vl")),  # the class has 64 pairs
     # A model of one axis.
     ("mrope_section", "llama", {"mrope_section": [16, 24, 24]}, {}),
     ("mrope_interleaved", "llama", {"mrope_interleaved": True}, {}),
@@ -308,7 +312,7 @@ REFUSED = [  # the argument that is named, the model, its rope dict, other keys
 
 
 @pytest.mark.parametrize("argument, model, rope, keys", REFUSED, ids=str)
-def test_a_config_whose_rotation_is_not_known_is_refused_by_key(argument, model, rope, keys):
+def test_unsupported_configs_are_refused_by_key(argument, model, rope, keys):
     refused(argument, model, rope, **keys)
 
 
@@ -328,20 +332,20 @@ def test_all_fields_of_some_models():
     assert rotation_of("ernie4_5_vl_moe", {"mrope_section": [20, 20, 24]}).pair_axis == (1, 2) * 20 + (0,) * 24
 
 
-def test_a_model_that_is_not_known_has_no_pairing():
+def test_unknown_models_have_no_pairing():
     for config in ({}, {"model_type": "chatglm"}):
         how = model_rotation({**DICT, **config})
         assert how == (None, None, False, False, None, 128, config.get("model_type", ""))
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_vl_text", "mllama", "mllama_text_model", "emu3", "emu3_text_model"])
-def test_a_language_model_may_be_named_as_its_multimodal_model(name):
+def test_language_models_may_have_the_name_of_the_multimodal_model(name):
     assert rotation_of(name).pairing == "half"
     if not name.endswith("_text_model"):
         assert model_rotation({"model_type": name.removesuffix("_text"), "text_config": DICT}).pairing == "half"
 
 
-def test_keywords_and_layer_types_are_those_of_frequencies():
+def test_accepts_keywords_and_layer_types_like_frequencies():
     assert model_rotation({"model_type": "llama"}, rope_theta=1e4, head_dim=64).rotary_dim == 64
     rope = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}
     config = {"model_type": "laguna", "head_dim": 64, "rope_parameters": rope}
@@ -350,7 +354,7 @@ def test_keywords_and_layer_types_are_those_of_frequencies():
     refusals.refused("layer_type", model_rotation, config)
 
 
-def test_rope_interleave_may_say_what_the_class_does():
+def test_rope_interleave_may_repeat_what_the_class_does():
     assert rotation_of("llama", rope_interleave=False).pairing == "half"
     assert rotation_of("deepseek_v2", rope_interleave=True).pairing == "interleaved"
 
@@ -370,7 +374,7 @@ def test_mrope_interleaved_must_not_contradict_the_class(model):
             refused(key, model, {key: value}, **keys)
 
 
-def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
+def test_keys_decide_the_order_of_axes_of_unknown_models():
     sections = [24, 20, 20]
     for rope, order in (({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")):
         assert rotation_of("x", {**rope, "mrope_section": sections}).pair_axis == trope.pair_axis(order, sections)
@@ -378,15 +382,15 @@ def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
         assert rotation_of(model, {"mrope_interleaved": False}).pair_axis is None
 
 
-def test_sections_of_any_sizes_and_those_of_the_class():
+def test_sections_of_any_sizes_and_default_sections():
     assert rotation_of("qwen2_vl", {"mrope_section": [2, 60, 2]}).pair_axis == (0,) * 2 + (1,) * 60 + (2,) * 2
     for model in ("qwen2_vl", "qwen3_vl"):
         assert rotation_of(model).pair_axis == trope.pair_axis(*AXES[model])
 
 
 @pytest.mark.parametrize("model", ["qwen2_vl", "qwen3_vl"])
-def test_tables_of_qwen_vl_have_their_axes_selected(model):
-    """docs/recipes.md: [batch, tokens, head_dim] by halves, where each pair has the angle of its axis."""
+def test_tables_of_qwen_vl_have_the_axis_of_each_pair(model):
+    """Tables are [batch, tokens, head_dim] by halves, and each pair has the angle of its axis, as docs/recipes.md says."""
     torch = pytest.importorskip("torch")
     config = small_config(model)
     version = tuple(int(part) for part in sys.modules["transformers"].__version__.split(".")[:2])
@@ -403,7 +407,7 @@ def test_tables_of_qwen_vl_have_their_axes_selected(model):
         assert (table - function(torch.cat((angles, angles), -1))).abs().max() < 1e-5
 
 
-def test_the_elements_of_a_pair_of_hunyuan_vl_have_different_axes_in_transformers():
+def test_transformers_gives_the_elements_of_hunyuan_vl_pairs_different_axes():
     torch = pytest.importorskip("torch")
     section = {"mrope_section": [8, 8, 8, 8], "rope_type": "default", "rope_theta": 1e4}
     config = small_config("hunyuan_vl", rope_parameters=section)

@@ -1,4 +1,4 @@
-"""Norms in the same call as the rotation, of NumPy's arrays: values, gradients and refusals. test_torch_norms.py has PyTorch's."""
+"""Norms in calls that rotate NumPy arrays: values, gradients and refused calls. PyTorch: test_torch_norms.py."""
 
 import copy
 import pickle
@@ -10,7 +10,7 @@ from reference import angles_of, from_layout, norm, of_angles, rotate, to_layout
 from refusals import refused
 
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
-EPS = 1e-3  # large enough to be seen
+EPS = 1e-3  # large enough to change results
 PLAIN = dict(layout="bshd", pairing="half", inv_freq=INV_FREQ)
 
 
@@ -19,7 +19,7 @@ def random(*shape, dtype=np.float64, seed=0):
 
 
 def formula(x, layout, weight, plus_one=False, scope="head", order="before", rotates=True):
-    """The result in double. Positions are those of the tokens."""
+    """Computes the result in double precision. The position of a token is its index."""
     x = from_layout(x.astype(np.float64), layout)
     weight = None if weight is None else weight.astype(np.float64)
     coefficients = of_angles(angles_of(np.arange(x.shape[-3]), INV_FREQ))
@@ -52,7 +52,7 @@ def test_values(layout, scope, order, shape):
 
 @pytest.mark.parametrize("dtype, slack", [(np.float32, 3e-7), (np.float16, 1e-3)])
 def test_several_tensors_and_dtypes(dtype, slack):
-    """Tensors with and without norms, of different ones; weights of several dtypes; V is normalised and not rotated."""
+    """Tensors have different norms or none, and weights have several dtypes. V is normalised but not rotated."""
     q, k, v, w = (
         random(2, 3, 4, 8, dtype=dtype),
         random(2, 3, 2, 8, dtype=dtype),
@@ -70,7 +70,7 @@ def test_several_tensors_and_dtypes(dtype, slack):
 
 
 def test_groups():
-    """Weights of layouts with groups are of all heads, in the order of groups."""
+    """In layouts with groups, weights have all heads, group by group."""
     x, weight = random(4, 2, 3, 8), random(6, 8)
     for given in (weight, weight.reshape(2, 3, 8), weight.ravel()):
         for scope in ("head", "token"):
@@ -82,7 +82,7 @@ def test_groups():
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("scope", ["head", "token"])
 def test_gradients(scope, order):
-    """<dy, derivative of y along a direction> is the direction times the gradients, of x, weights and frequencies."""
+    """<dy, derivative of y along a direction> equals <gradient, direction>, for x, weights and frequencies."""
     x, y, weight, own = random(2, 3, 4, 8), random(2, 3, 2, 8), random(8), random(2, 8)
     dx, dy = random(2, 3, 4, 8, seed=3), random(2, 3, 2, 8, seed=3)
     inv_freq = np.array(INV_FREQ)
@@ -110,7 +110,7 @@ def test_gradients(scope, order):
 
 
 def test_empty_tensors():
-    """A gradient of no tokens is 0, and there may be no table rows either."""
+    """Without tokens, the gradient of a weight is 0. A table may then have no rows."""
     for shape in ((0, 3, 2, 8), (2, 0, 2, 8)):
         x, d_weight = np.zeros(shape), np.full(8, np.nan)
         given = trope.Norm(np.ones(8), eps=EPS)
@@ -126,7 +126,7 @@ def test_empty_tensors():
             assert np.array_equal(d_weights[0], np.zeros(8))
 
 
-def test_native_rounding_differs_by_what_is_rounded():
+def test_native_rounding_twice_and_product():
     x, weight = random(2, 50, 4, 8, dtype=np.float16), random(8, dtype=np.float16)
     twice, product = (
         trope.rotate(x, norms=trope.Norm(weight, eps=EPS, rounding=word), rounding="native", **PLAIN)
@@ -144,7 +144,7 @@ def test_native_rounding_differs_by_what_is_rounded():
     assert (twice == product).mean() < 0.98
 
 
-def test_norms_that_make_no_difference():
+def test_norms_of_none_change_nothing():
     x = random(2, 3, 4, 8)
     for norms in (None, (None,), [None]):
         assert np.array_equal(trope.rotate(x, norms=norms, **PLAIN), trope.rotate(x, **PLAIN))
@@ -168,7 +168,7 @@ def test_a_norm_cannot_be_changed():
     assert "shape [8]" in repr(given) and "eps=1e-06" in repr(given)
 
 
-def test_what_a_norm_is_refused_for():
+def test_norms_that_are_refused():
     weight = np.ones(8)
     for argument, options in (
         ("eps", dict(eps=0)),
@@ -189,8 +189,8 @@ def test_what_a_norm_is_refused_for():
         trope.Norm(weight)
 
 
-def test_what_a_call_is_refused_for():
-    """(What every call is refused for is in test_arguments.py.)"""
+def test_calls_that_are_refused():
+    """Refusals that need no norm are tested in test_arguments.py."""
     x, w = random(2, 3, 4, 8, dtype=np.float32), np.ones(8, np.float32)
 
     def of(weight, **options):

@@ -1,4 +1,4 @@
-"""The table of options says the same as the types, the signatures and the help, and the example in the help runs."""
+"""The table of options agrees with the types, the signatures and the help. The example in the help runs."""
 
 import doctest
 import importlib.util
@@ -20,7 +20,7 @@ FUNCTIONS = [
 ]
 
 
-def test_every_typed_option_is_in_the_table():
+def test_types_and_table_have_the_same_options():
     assert sorted(trope.Options.__annotations__) == sorted(_options.TABLE)
 
 

@@ -1,4 +1,4 @@
-"""The programs in Python of the README and of docs/ run as they stand there."""
+"""Runs the Python programs of the README, on each device, and of docs/."""
 
 import os
 import re
@@ -21,13 +21,13 @@ for name in sorted(os.listdir(DOCS)):
                 PAGES["%s-%d" % (name, number)] = block
 
 
-def test_blocks_are_there():
+def test_readme_has_two_programs():
     assert len(BLOCKS) == 2
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
-def test_block(block, device):
+def test_program_of_readme(block, device):
     names = {}
     exec(block.replace('device="cpu"', 'device="%s"' % device), names)
     if "y" in names:
@@ -37,7 +37,7 @@ def test_block(block, device):
 
 
 @pytest.mark.parametrize("block", PAGES.values(), ids=PAGES.keys())
-def test_block_of_docs(block):
+def test_program_of_docs(block):
     names = {}
     try:
         exec(block, names)

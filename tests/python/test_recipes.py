@@ -1,4 +1,4 @@
-"""The programs in Python of docs/recipes.md, held against the modules of transformers: results and gradients of q, k and weights."""
+"""Compares the Python programs of docs/recipes.md with transformers: results, and gradients of q, k and weights."""
 
 import os
 import re
@@ -18,7 +18,7 @@ DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 @pytest.fixture(scope="module")
 def names():
-    """What the page's programs define."""
+    """Returns the names that the programs of the page define."""
     with open(PAGE, encoding="utf-8") as file:
         blocks = re.findall(r"```python\n(.*?)```", file.read(), re.S)
     found = {}
@@ -28,7 +28,7 @@ def names():
 
 
 class Layer:
-    """q, k, the gradients of their results, and the modules of transformers that normalise and rotate them."""
+    """q, k, upstream gradients, and the modules of transformers that normalise and rotate q and k."""
 
     def __init__(self, modeling, norm, table, dim, dtype, device):
         generator = torch.Generator().manual_seed(1)
@@ -41,7 +41,7 @@ class Layer:
             x = [torch.randn(BATCH, TOKENS, heads, dim, generator=generator) for heads in HEADS]
             return [(scale * t).to(device, dtype) for t in x]
 
-        self.tensors = [t.requires_grad_() for t in draw(2e-3)]  # so small that eps counts
+        self.tensors = [t.requires_grad_() for t in draw(2e-3)]  # small, so that eps matters
         self.gradients = draw(1.0)
         self.cos, self.sin = table(self.tensors[0], torch.arange(TOKENS, device=device)[None])
 
@@ -53,7 +53,8 @@ class Layer:
         return [t.transpose(1, 2) for t in self.apply_rotary_pos_emb(q, k, self.cos, self.sin)]
 
     def check(self, ours):
-        """Results have their bits, but for what a last place of rstd, cos and sin leaves; gradients are near in fp32."""
+        """bf16 results have the bits of transformers, except where the last bit of rstd, cos or sin differs. fp32 results
+        and all gradients are close."""
         both = [ours(*self.leaves()), self.theirs()]
         is_f32 = self.gradients[0].dtype == torch.float32
         for y, right in zip(*both, strict=True):

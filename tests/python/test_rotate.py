@@ -1,4 +1,4 @@
-"""trope.rotate and its kin on arrays of NumPy, JAX and plain DLPack, against the rotation written from its definition."""
+"""Compares trope.rotate and related functions on NumPy and JAX arrays with a rotation written from its definition."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ DTYPES = {"float32": 2e-6, "float16": 2e-3, "float64": 1e-12}
 
 
 def assert_close(y, layout, x, coefficients, pairing, dtype, **options):
-    """y is x, [batch, tokens, heads, dim], rotated."""
+    """Checks that y is the rotation of x, which is [batch, tokens, heads, dim]."""
     expected = rotate(x, coefficients, pairing, **options)
     np.testing.assert_allclose(from_layout(y, layout), expected, atol=4 * DTYPES[dtype], rtol=DTYPES[dtype])
 
@@ -47,7 +47,7 @@ def test_forward_and_backward(dtype, layout, pairing, columns):
     assert np.array_equal(k, dz)
 
 
-def test_views_are_read_and_written_as_they_lie():
+def test_strided_views_are_read_and_written():
     rng = np.random.default_rng(2)
     qkv = rng.standard_normal((4, 2, 3, 7, 8)).astype(np.float32)  # [s, b, (q k v), heads, dim]
     q, k, v = qkv[:, :, 0], qkv[:, :, 1, :, ::-1], qkv[:, :, 2]
@@ -85,7 +85,7 @@ def test_gradient_of_the_angles():
     np.testing.assert_allclose(d_inv_freq, np.sum(d_freqs * np.arange(6)[:, None], 0), rtol=1e-12)
 
 
-def test_packed_sequences_ranks_and_ids():
+def test_packed_sequences_ranks_and_position_ids():
     rng, frequencies = np.random.default_rng(4), [1.0, 0.3, 0.1, 0.03]
     cu_seqlens, x = [0, 8, 8, 12, 28], rng.standard_normal((28, 2, 8)).astype(np.float32)
     options = dict(layout="thd", pairing="half", inv_freq=frequencies)
@@ -108,8 +108,9 @@ def test_packed_sequences_ranks_and_ids():
     assert np.array_equal(starts, trope.rotate(x[None, :4], position_ids=np.arange(7, 11), **options))
 
 
-def test_angles_of_each_head_have_the_heads_as_the_batch():
-    """As the docs say. Without the transposition, the same table is of the batch entries, if there are as many."""
+def test_angles_of_each_head_by_a_swap_of_heads_and_batch():
+    """To give each head its own angles, the docs swap heads and batch. Without the swap, each batch entry gets its own
+    angles, and other batch sizes are refused."""
     rng = np.random.default_rng(4)
     freqs = rng.uniform(-8, 8, (3, 5, 6)).astype("float32")
     options = dict(layout="bhsd", pairing="half", freqs=freqs, angle_columns="pair")
@@ -153,7 +154,7 @@ def test_shared_heads_and_accumulate():
     np.testing.assert_allclose(out, 1 + dx, atol=1e-6)
 
 
-def test_attention_factor_is_not_forgotten():
+def test_attention_factor_is_the_default_mscale():
     x = np.ones((1, 1, 1, 4), np.float32)
     given = trope.Frequencies([1.0, 0.5], attention_factor=2.0)
     assert trope.rotate(x, layout="sbhd", pairing="half", inv_freq=given)[0, 0, 0, 0] == 2
@@ -167,7 +168,7 @@ GOOD = dict(layout="sbhd", pairing="half", freqs=FREQS, angle_columns="half")
 
 @pytest.mark.parametrize(
     "change, argument",
-    [  # what contradicts another option, or lacks one; test_arguments.py has the values of each option
+    [  # options that contradict or lack another option; test_arguments.py tests the values of each option
         (dict(layout="thd"), "tensors[0]"),
         (dict(freqs=None), "inv_freq"),
         (dict(cos=FREQS, sin=FREQS), "freqs"),
@@ -176,7 +177,7 @@ GOOD = dict(layout="sbhd", pairing="half", freqs=FREQS, angle_columns="half")
         (dict(cu_seqlens_padded=np.int32([0, 4])), "cu_seqlens"),
     ],
 )
-def test_options_that_lack_or_contradict_others_are_refused(change, argument):
+def test_options_that_contradict_or_lack_others_are_refused(change, argument):
     refused(argument, trope.rotate, X, **{**GOOD, **change})
 
 
@@ -197,7 +198,7 @@ def test_arrays_that_cannot_be_written_are_refused():
 
 
 class OnCuda:
-    """An array that says that it is on CUDA, for calls that are not made."""
+    """An array that claims to be on CUDA, for calls that never reach the library."""
 
     def __init__(self, array):
         self.array, self.dtype, self.shape = array, array.dtype, array.shape
@@ -206,18 +207,18 @@ class OnCuda:
 
 def test_stream_of_each_call(monkeypatch):
     used, x = [], OnCuda(X.copy())
-    monkeypatch.setattr(trope._plan.lib, "trope_forward", lambda args: used.append(args._obj.stream) or 0)
+    monkeypatch.setattr(trope._prepared.lib, "trope_forward", lambda args: used.append(args._obj.stream) or 0)
     for stream in (None, 4660, None, 7):
         trope.rotate(x, out=[x], stream=stream, **dict(GOOD, freqs=OnCuda(FREQS)))
     assert used == [None, 4660, None, 7]
 
 
-def test_integers_of_numpy():
+def test_numpy_integers_as_options():
     wanted = trope.rotate(X + 1, rotary_dim=8, threads=1, **GOOD)
     assert np.array_equal(trope.rotate(X + 1, rotary_dim=np.int64(8), threads=np.int32(1), **GOOD), wanted)
 
 
-def test_positions_without_a_row():
+def test_positions_beyond_the_table():
     with pytest.raises(trope.Error) as caught:
         trope.rotate(X, position_ids=np.int32([0, 1, 2, 9]), **GOOD)
     assert caught.value.status == "TROPE_ERROR_DATA"
@@ -260,7 +261,7 @@ def test_worker_processes(method):
             assert np.array_equal(result, expected)
 
 
-def test_threads_share_nothing():
+def test_calls_in_several_threads():
     expected = [run(seed) for seed in range(4)]
     with futures.ThreadPoolExecutor(4) as pool:
         for seed, result in enumerate(pool.map(run, [0, 1, 2, 3] * 8)):
@@ -273,7 +274,7 @@ def import_in_a_process(code, **environment):
     )  # fmt: skip
 
 
-def test_import_needs_nothing():
+def test_import_loads_no_heavy_package():
     heavy = "[m for m in ('numpy', 'torch', 'jax', 'transformers') if m in sys.modules]"
     code = "import sys, trope, trope._models; print(%s, trope.info() != '')" % heavy
     assert import_in_a_process(code).stdout == "[] True\n"

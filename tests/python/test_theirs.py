@@ -1,5 +1,5 @@
-"""trope.flash_attn and trope.liger against flash-attention and Liger Kernel themselves, where they are installed and there is a
-GPU for their kernels."""
+"""Compares trope.flash_attn and trope.liger with flash-attention and Liger Kernel, if these are installed. Their kernels
+need a GPU."""
 
 import pytest
 
@@ -20,14 +20,15 @@ def on_gpu(*shape, dtype=torch.float32):
 
 
 def halves(*shape, dtype=torch.float32):
-    """cos and sin of pairs by halves, as models have them."""
+    """Returns random cos and sin with both halves of the columns equal, as models have them."""
     return [torch.cat([on_gpu(*shape, dtype=dtype)] * 2, -1) for _ in range(2)]
 
 
 def compare(mine, theirs, inputs, selected=None):
-    """Forward, and backward of random gradients, for which each gets copies, since it may write over them. Results are equal but
-    for the last bit, since fp32 may be fused otherwise. `selected`: tables [batch, seq, head_dim] of 16 bits, for inputs
-    [batch, heads, seq, head_dim]: Liger computes in these, and a rounding of each product is allowed."""
+    """Compares results and gradients. Each function gets copies of random upstream gradients, because it may overwrite
+    them. Results may differ in the last bit, because fp32 operations may be fused in another way. selected: 16-bit tables
+    [batch, seq, head_dim] for inputs [batch, heads, seq, head_dim]. With these tables, Liger computes in 16 bits, and the
+    bound also allows a rounding of each product."""
     upstream, found = [torch.randn_like(x) for x in inputs], []
     for function in (mine, theirs):
         leaves = [x.clone().requires_grad_() for x in inputs]
@@ -85,7 +86,7 @@ def functional():
 
 
 def make_qk(dtype):
-    """As models have them: views of (batch, tokens, heads, head_dim)."""
+    """Returns q and k as models have them: views of (batch, tokens, heads, head_dim)."""
     return [on_gpu(2, 37, heads, 64, dtype=dtype).transpose(1, 2) for heads in (8, 2)]
 
 

@@ -1,4 +1,4 @@
-"""trope.torch: values against trope.rotate's, derivatives against finite differences, and PyTorch's own tools on it."""
+"""trope.torch: values against trope.rotate, derivatives against finite differences, and use with PyTorch's own tools."""
 
 import copy
 import gc
@@ -29,19 +29,19 @@ def random(*shape, device, dtype=torch.float32, seed=0, grad=False):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 @pytest.mark.parametrize("layout", ["sbhd", "bshd", "bhsd"])
-def test_bits_of_numpy(device, dtype, layout):
+def test_same_bits_as_for_numpy_arrays(device, dtype, layout):
     q, k = random(6, 6, 6, 12, device=device, dtype=dtype), random(6, 6, 6, 8, device=device, dtype=dtype, seed=1)
     options = dict(layout=layout, pairing="interleaved", inv_freq=INV_FREQ, rotary_dim=8, rotary_offset=(4, 0))
     y, z = trope.torch.rotate(q, k, **options)
     wanted, also = trope.rotate(q.cpu().numpy(), k.cpu().numpy(), **options)
-    if device == "cuda" and dtype == torch.float64:  # whose sine is the C library's
+    if device == "cuda" and dtype == torch.float64:  # on the CPU, float64 uses the C library's sine
         np.testing.assert_allclose(y.cpu().numpy(), wanted, rtol=1e-13, atol=1e-15)
     else:
         assert np.array_equal(y.cpu().numpy(), wanted) and np.array_equal(z.cpu().numpy(), also)
     assert torch.equal(trope.rotate(q, k, **options)[0], y)
 
 
-def test_strides_of_results_are_eagers(device):
+def test_results_have_the_strides_of_eager(device):
     x = random(3, 5, 4, 8, device=device)
     options = dict(layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1], rotary_dim=2)
     for view in (
@@ -55,8 +55,8 @@ def test_strides_of_results_are_eagers(device):
 
 @pytest.mark.parametrize("columns", ["pair", "half", "interleaved"])
 @pytest.mark.parametrize("wants", ["k", "freqs", "in place"])
-def test_gradients_of_the_narrower_tensor_alone(device, columns, wants):
-    """The columns of a table are those of the widest tensor, also where that one has no gradient."""
+def test_gradients_of_only_the_narrower_tensor(device, columns, wants):
+    """A table has the columns of the widest tensor, even if that tensor has no gradient."""
     q = random(3, 2, 2, 8, device=device, dtype=torch.float64)
     k = random(3, 2, 1, 4, device=device, dtype=torch.float64, grad=wants != "freqs")
     freqs = random(3, 4 if columns == "pair" else 8, device=device, dtype=torch.float64, grad=wants == "freqs")
@@ -91,7 +91,7 @@ def test_learned_frequencies(device):
     refused("max_position", trope.torch.rotate, x, **words)
 
 
-def test_learned_frequencies_are_named_as_given(device):
+def test_errors_of_learned_frequencies_name_the_option_of_the_caller(device):
     x, inv_freq = random(4, 2, 2, 8, device=device), torch.ones(4, device=device, requires_grad=True)
     options, ids = dict(layout="sbhd", pairing="half", inv_freq=inv_freq), torch.arange(4, device=device)
     for change, argument, words in (
@@ -103,7 +103,7 @@ def test_learned_frequencies_are_named_as_given(device):
         (dict(inv_freq=torch.ones(1, 4, device=device, requires_grad=True)), "inv_freq", "shape"),
     ):
         refused(argument, trope.torch.rotate, x, words=words, **{**options, **change})
-    if device == "cpu":  # on CUDA such a position is NaN
+    if device == "cpu":  # on CUDA, such a position gives NaN
         with pytest.raises(trope.Error, match="max_position - 1"):
             trope.torch.rotate(x, position_ids=ids, max_position=3, **options)
     d_inv_freq = torch.zeros(4, dtype=torch.float64, device=device)
@@ -123,7 +123,7 @@ def test_status_may_be_cleared_before_backward(device):
         assert torch.allclose(dx, 2 * x.detach(), atol=1e-5)
 
 
-def test_inference_tensors_that_backward_would_need(device):
+def test_inference_tensors_that_backward_needs_are_refused(device):
     x = random(4, 2, 2, 8, device=device, grad=True)
     with torch.inference_mode():
         freqs, ids = random(4, 8, device=device), torch.arange(4, device=device)
@@ -137,7 +137,7 @@ def test_inference_tensors_that_backward_would_need(device):
             function(x.detach(), **table, **change)
 
 
-def test_upstream_gradients_as_they_come(device):
+def test_missing_and_strided_upstream_gradients(device):
     x, k = random(5, 2, 3, 8, device=device, grad=True), random(5, 2, 1, 8, device=device, grad=True)
     y, z = trope.torch.rotate(x, k, **PLAIN)
     y.sum().backward()
@@ -204,7 +204,7 @@ def test_in_place(device):
         assert torch.equal(trope.torch.rotate_(t.clone(), **PLAIN), trope.torch.rotate(t, **PLAIN))
 
 
-def test_views_in_place_one_after_the_other(device):
+def test_in_place_on_one_view_after_another(device):
     base = random(5, 2, 3, 8, device=device, grad=True)
     heads = base * 1
     freqs = random(5, 8, device=device)
@@ -220,7 +220,7 @@ def test_views_in_place_one_after_the_other(device):
 def test_groups_of_packed_qkv(device, layout, grouped):
     at = layout.index("h")
     shape = [{"s": 5, "b": 2, "t": 5}.get(word, 0) for word in layout]
-    shape[at], shape[-1] = 3, 4 * 8  # three groups of two query heads, a key and a value
+    shape[at], shape[-1] = 3, 4 * 8  # three groups, each of two query heads, one key head and one value head
     packed = random(*shape, device=device, grad=True)
     parts = packed.unflatten(-1, (4, 8)).movedim(-2, at + 1)  # [.., groups, heads, ..]
     q, k, v = parts.split((2, 1, 1), at + 1)
@@ -234,7 +234,7 @@ def test_groups_of_packed_qkv(device, layout, grouped):
     refused("shared_heads", trope.torch.rotate, q, layout=grouped, pairing="half", inv_freq=INV_FREQ, shared_heads=2)
 
 
-def test_in_place_that_fails_leaves_autograd_alone(device):
+def test_failed_in_place_call_leaves_autograd_unchanged(device):
     w = random(1, 4, 2, 8, device=device, grad=True)
     q, k = w * 1, (w * 1).bfloat16()
     with pytest.raises(trope.Error, match="dtype"):
@@ -243,7 +243,7 @@ def test_in_place_that_fails_leaves_autograd_alone(device):
     assert torch.equal(w.grad, torch.ones_like(w))
 
 
-def test_in_place_with_a_tensor_that_is_copied(device):
+def test_in_place_with_a_copied_tensor(device):
     w = random(5, 2, 3, 8, device=device, grad=True)
     q, v = w * 1, w * 2
     trope.torch.rotate_(q, v, rotary_dim=(8, trope.COPY), **PLAIN)
@@ -261,7 +261,7 @@ def test_third_derivatives_are_refused(device):
         torch.autograd.grad((second**2).sum(), freqs)
 
 
-def test_gradients_that_would_be_dropped(device):
+def test_calls_that_would_lose_gradients_or_writes_are_refused(device):
     x, table = random(4, 2, 3, 8, device=device), random(4, 4, device=device, grad=True)
     refused("cos", trope.torch.rotate_backward, x, cos=table, sin=table, **TABLE)
     refused("out", trope.torch.rotate, x, out=torch.empty_like(x), freqs=table, **TABLE)
@@ -270,7 +270,7 @@ def test_gradients_that_would_be_dropped(device):
         trope.torch.rotate_(lazy, **PLAIN)
 
 
-def test_tensors_without_memory(device):
+def test_offsets_on_the_meta_device_are_refused(device):
     x, cu_seqlens = random(5, 3, 8, device=device), torch.tensor([0, 1, 4], device=device)
     padded = torch.tensor([0, 2, 5], device=device)
     options = dict(layout="thd", pairing="half", inv_freq=INV_FREQ, padding="zero", cu_seqlens=cu_seqlens)
@@ -279,13 +279,13 @@ def test_tensors_without_memory(device):
         trope.torch.rotate(x, cu_seqlens_padded=padded.to("meta"), **options)
 
 
-def test_a_head_that_stands_for_one(device):
+def test_one_shared_head_changes_nothing(device):
     x = random(5, 2, 3, 8, device=device)
     assert torch.equal(trope.torch.rotate(x, shared_heads=1, **PLAIN), trope.torch.rotate(x, **PLAIN))
     assert torch.equal(trope.torch.rotate_backward(x, shared_heads=1, **PLAIN), trope.torch.rotate_backward(x, **PLAIN))
 
 
-def test_in_place_refuses_what_autograd_needs(device):
+def test_in_place_refuses_tensors_that_autograd_needs(device):
     x = random(5, 2, 3, 8, device=device, grad=True)
     refused("tensors[0]", trope.torch.rotate_, x, **PLAIN)
     refused("freqs", trope.torch.rotate_, x * 1, freqs=random(5, 4, device=device, grad=True), **TABLE)
@@ -374,7 +374,7 @@ def test_module(device):
 
 
 def test_refusals(device):
-    """Of what tensors of PyTorch alone have; test_arguments.py has the values of each option."""
+    """Refusals that only torch tensors can cause. test_arguments.py tests the values of each option."""
     x, rotate, d_inv_freq = random(5, 2, 3, 8, device=device), trope.torch.rotate, torch.empty(4).double().to(device)
     refused("inv_freq", rotate, x, **dict(PLAIN, inv_freq=random(4, device="meta")))
     refused("start_positions", rotate, x.to("meta"), start_positions=torch.zeros(2, dtype=torch.int32), **PLAIN)
@@ -412,7 +412,7 @@ def test_nothing_leaks(device):
 
 def needs_cuda(device):
     if device != "cuda":
-        pytest.skip("of CUDA alone")
+        pytest.skip("CUDA only")
 
 
 def test_graph_of_forward_and_backward(device):
@@ -457,7 +457,8 @@ def test_side_streams(device):
         with torch.cuda.stream(side):
             results.append(trope.torch.rotate(temporary, **dict(PLAIN, rotary_dim=8)))
         del temporary
-        torch.full_like(x, float("nan"))  # would get the memory that the side stream still reads
+        # Without record_stream, this new tensor would get the memory that the side stream still reads.
+        torch.full_like(x, float("nan"))
         del mine
     torch.cuda.synchronize()
     assert all(torch.equal(result, wanted) for result in results)
@@ -466,7 +467,7 @@ def test_side_streams(device):
 def test_device_of_the_tensors(device):
     needs_cuda(device)
     if torch.cuda.device_count() < 2:
-        pytest.skip("of two GPUs")
+        pytest.skip("needs two GPUs")
     x = random(64, 2, 3, 8, device="cuda:1", grad=True)
     with torch.cuda.device(0):
         y = trope.torch.rotate(x, **PLAIN)

@@ -1,4 +1,4 @@
-"""trope.torch under torch.compile, torch.export, fake tensors and opcheck: the bits of eager calls, and no graph break."""
+"""trope.torch with torch.compile, torch.export, fake tensors and opcheck: the bits of eager calls, and no graph breaks."""
 
 import pytest
 
@@ -29,9 +29,9 @@ CALLS = {
     "window": dict(
         layout="bshd", pairing="interleaved", pairing_out="half", inv_freq=[1.0, 0.5], rotary_dim=4, rotary_offset=(4, 2)
     ),
-    "rank": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, cp_size=2, cp_rank=1, cp_layout="zigzag"),
-    "shared": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, shared_heads=(0, 3)),
-    "native": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, rounding="native"),
+    "context parallel": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, cp_size=2, cp_rank=1, cp_layout="zigzag"),
+    "shared heads": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, shared_heads=(0, 3)),
+    "native rounding": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, rounding="native"),
 }
 
 
@@ -50,7 +50,7 @@ def gradients(function, *inputs):
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_bits_of_eager(device, case):
+def test_same_bits_as_eager(device, case):
     q = random(2, 6, 4, 8, device=device, dtype=torch.bfloat16, grad=True)
     k = random(2, 6, 2, 8, device=device, dtype=torch.bfloat16, grad=True)
 
@@ -179,7 +179,7 @@ def test_export_and_fake_tensors(device):
         assert y.shape == (2, 4, 6, 8) and y.stride() == fake.transpose(1, 2).stride()
 
 
-def test_cuda_graph_trees_with_checkpoint(device):
+def test_checkpoint(device):
     from torch.utils.checkpoint import checkpoint
 
     q = random(2, 6, 4, 8, device=device, dtype=torch.bfloat16, grad=True)
@@ -192,7 +192,7 @@ def test_cuda_graph_trees_with_checkpoint(device):
     assert torch.equal(got, wanted)
 
 
-def test_numbers_and_sizes_that_change(device):
+def test_changing_numbers_and_sizes(device):
     """A second value of a number or a size does not break the graph."""
 
     def call(x, mscale):
@@ -212,7 +212,7 @@ def test_numbers_and_sizes_that_change(device):
         assert torch.equal(compiled(x, freqs), window(x, freqs))
 
 
-def test_refusals_under_compile_are_errors_of_trope(device):
+def test_refusals_under_compile_raise_trope_errors(device):
     x, cos = random(5, 2, 3, 8, device=device), random(5, 8, device=device, grad=True)
     status = torch.zeros(1, dtype=torch.int32, device=device)
     plain = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)

@@ -1,6 +1,6 @@
-"""DTensors on two processes: results, gradients and refusals, beside one process that has everything.
+"""DTensors on two processes: results and gradients are compared with one process that has all data. Also tests refusals.
 
-python test_torch_distributed.py RANK STORE DEVICE      what each process runs
+python test_torch_distributed.py RANK STORE DEVICE      the command of each process
 """
 
 import pytest
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
 PLAIN = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
 TABLE = dict(layout="sbhd", pairing="half", angle_columns="pair")
-BATCH, HEADS, TOKENS, WHOLE = Shard(1), Shard(2), Shard(0), Replicate()  # of sbhd
+BATCH, HEADS, TOKENS, WHOLE = Shard(1), Shard(2), Shard(0), Replicate()  # in sbhd
 
 
 def random(*shape, device, seed=1):
@@ -39,7 +39,8 @@ def tuple_of(results):
 
 
 def check(tensors, options, function=trope.torch.rotate, expected=None):
-    """Results and gradients of DTensors (also among options) are those of full_tensor(), and have the placements of the inputs."""
+    """Checks that DTensors, also as options, give the results and gradients of their full_tensor(). Results must have the
+    expected placements, or by default the inputs' placements."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     names = [name for name, t in options.items() if isinstance(t, torch.Tensor) and t.is_floating_point()]
     learned = {name: options[name].detach().requires_grad_() for name in names}
@@ -58,7 +59,8 @@ def check(tensors, options, function=trope.torch.rotate, expected=None):
     wanted = torch.autograd.grad(theirs, [*full_leaves, *full_learned.values()], upstream)
     for ours_, theirs_ in zip(gradients, wanted):
         torch.testing.assert_close(whole(ours_), theirs_, rtol=1e-12, atol=1e-12)
-    frozen = {name: t.detach() for name, t in learned.items() if name != "inv_freq"}  # which is learned, or on the CPU
+    # An inv_freq tensor must be learned or on the CPU, so it is not frozen.
+    frozen = {name: t.detach() for name, t in learned.items() if name != "inv_freq"}
     plain = function(*[t.detach() for t in tensors], **{**options, **learned, **frozen})
     for y, wanted in zip(tuple_of(plain), theirs):
         torch.testing.assert_close(y.full_tensor(), wanted, rtol=1e-12, atol=1e-12)
@@ -125,7 +127,7 @@ def check_shared_heads(device, mesh):
 
 
 def check_meshes(device):
-    """Two dimensions, of which each in turn has both ranks."""
+    """Tests meshes of two dimensions. First the second dimension has both ranks, and then the first dimension."""
     x = random(5, 4, 4, 8, device=device)
     for sizes in ((1, WORLD), (WORLD, 1)):
         mesh = init_device_mesh(device, sizes, mesh_dim_names=("data", "tensor"))
@@ -148,7 +150,7 @@ def check_in_place_and_compile(device, mesh):
 
 
 def check_second_derivatives(device, mesh):
-    """A penalty of gradients, whose losses are DTensors: nothing of the second order is lost."""
+    """A gradient penalty with losses that are DTensors keeps all second-order terms."""
     x, freqs = random(5, 4, 4, 8, device=device), random(5, 4, device=device, seed=2)
     for placement in (HEADS, BATCH, WHOLE):
         found = []

@@ -1,4 +1,4 @@
-"""trope.torch.RotaryEmbedding: what it reads of a config, its precision, and how it is made without memory."""
+"""trope.torch.RotaryEmbedding: what it reads from a config, its precision, and how it is made on the meta device."""
 
 import pytest
 
@@ -28,10 +28,10 @@ def random(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-# ---- What a config says ----
+# ---- Settings that a config determines ----
 
 
-def test_deepseek_turns_the_end_of_a_head():
+def test_deepseek_rotates_the_end_of_a_head():
     q, k_pe = random(2, 5, 3, 24), random(2, 5, 1, 8)
     y, z = RotaryEmbedding(DEEPSEEK, layout="bshd")(q, k_pe)
     frequencies = trope.frequencies(DEEPSEEK)
@@ -63,7 +63,7 @@ def test_axes():
     text = trope.torch.rotate(q, inv_freq=frequencies, position_ids=ids[0], **PLAIN)
     assert torch.equal(module(q, position_ids=ids[0]), text)
     assert torch.equal(module(q, position_ids=ids[:1].expand(3, 2, 5)), text)
-    refused("position_ids", module, q, position_ids=torch.cat((ids[:1], ids)), words="first row")
+    refused("position_ids", module, q, position_ids=torch.cat((ids[:1], ids)), words="first axis")
 
 
 YARN = dict(LLAMA, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16))
@@ -84,7 +84,7 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize("config, option, value", CONTRADICTIONS + BAD_OPTIONS)
-def test_what_contradicts_a_config_or_cannot_be_is_refused(config, option, value):
+def test_contradictions_and_bad_options_are_refused(config, option, value):
     options = dict(layout="bshd")
     options.update({} if option == "config" else {option: value})
     if value is None:
@@ -92,14 +92,14 @@ def test_what_contradicts_a_config_or_cannot_be_is_refused(config, option, value
     refused(option, RotaryEmbedding, config, **options)
 
 
-def test_what_a_config_says_may_be_said_again():
+def test_options_may_repeat_the_config():
     for config, options in (
         (LLAMA, dict(pairing="half", pairing_out="half", inverse=False, rotary_dim=8, rotary_offset=0)),
         (DEEPSEEK, dict(pairing="interleaved", pairing_out="half", rotary_dim=8)),
         (QWEN2_VL, dict(pair_axis=list(trope.pair_axis("sections", [3, 3, 2])))),
     ):
         RotaryEmbedding(config, layout="bshd", **options)
-    frequencies = trope.frequencies(DEEPSEEK)  # to turn another window than the config says
+    frequencies = trope.frequencies(DEEPSEEK)  # to rotate another window than the config's
     RotaryEmbedding(frequencies, layout="bshd", pairing="half", rotary_dim=8, rotary_offset=0)(random(2, 5, 3, 24))
 
 
@@ -113,7 +113,7 @@ def test_options_that_depend_on_others_are_refused():
         refused(argument, RotaryEmbedding(LLAMA, layout="bshd"), random(1, 5, 3, 8), **{argument: None})
 
 
-def test_an_option_is_given_once():
+def test_calls_that_are_refused():
     module = RotaryEmbedding(LLAMA, layout="bshd", rounding="native")
     x = random(2, 5, 3, 8)
     refused("rounding", lambda: module(x, rounding="native"))
@@ -129,7 +129,7 @@ def test_an_option_is_given_once():
 
 
 @pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
-def test_frequencies_are_those_of_the_length(config):
+def test_frequencies_depend_on_the_length(config):
     module = RotaryEmbedding(config, layout="bshd")
     for tokens in (5, 16, 17, 40, 12):
         x = random(1, tokens, 2, 8)
@@ -147,7 +147,7 @@ def test_frequencies_are_those_of_the_length(config):
 
 
 @pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
-def test_a_length_that_the_host_cannot_see_is_asked_for(config):
+def test_seq_len_is_required_if_the_host_cannot_see_the_length(config):
     module, x = RotaryEmbedding(config, layout="bshd"), random(1, 5, 2, 8)
     refused("seq_len", lambda: module(x, position_ids=torch.arange(5)))
     refused("seq_len", lambda: module(x, start_positions=torch.tensor([100])))
@@ -161,7 +161,7 @@ def test_a_length_that_the_host_cannot_see_is_asked_for(config):
     RotaryEmbedding(config, layout="bshd", learned=True, seq_len=40)(x)
 
 
-def test_transformers_choose_the_same_frequencies():
+def test_transformers_chooses_the_same_frequencies():
     transformers = pytest.importorskip("transformers")
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
@@ -236,10 +236,10 @@ def test_made_on_the_meta_device():
         assert torch.equal(model[0](x), wanted)
 
 
-def test_learned_and_sharded(tmp_path):
+def test_learned_frequencies_with_fsdp2(tmp_path):
     """FSDP2 shards inv_freq on the meta device, and to_empty gives every shard its values."""
     if not torch.distributed.is_available():
-        pytest.skip("torch without distributed")
+        pytest.skip("this PyTorch has no torch.distributed")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -260,7 +260,7 @@ def test_learned_and_sharded(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-# ---- What contradicts the config or the call ----
+# ---- Contradictions with the config or the call ----
 
 
 @pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
@@ -273,7 +273,7 @@ def test_a_seq_len_below_the_tokens_of_the_call_is_refused(config):
     refused("cp_size", lambda: module(x, cp_size="2", cp_rank=0))
 
 
-def test_calls_that_rotate_otherwise_than_the_config():
+def test_calls_that_contradict_the_config_are_refused():
     module, x = RotaryEmbedding(LLAMA, layout="bshd"), random(1, 4, 1, 8)
     for name, value in (("parts", 2), ("mscale", 2.0), ("pair_axis", "garbage"), ("pair_axis", [0, 1, 2, 0])):
         refused(name, module, x, **{name: value})
@@ -296,8 +296,8 @@ def test_the_config_is_read_once(tmp_path):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_frozen_learned_module_has_the_bits_of_the_one_that_learns(device):
-    """A reference model keeps its table when it is frozen, on the device where it is, and has no gradient."""
+def test_freezing_a_learned_module_keeps_its_bits(device):
+    """A frozen reference model keeps its table, on the same device, and its inv_freq has no gradient."""
     options = dict(layout="sbhd", pairing="half", learned=True)
     module = trope.torch.RotaryEmbedding(trope.Frequencies([1.0, 0.3, 0.1, 0.03]), **options).to(device)
     x = torch.randn(50, 2, 3, 8, generator=torch.Generator().manual_seed(1)).to(device)

@@ -1,4 +1,4 @@
-"""Norms in the calls of trope.torch: results and derivatives against formulas, RMSNorm modules, and PyTorch's own tools."""
+"""Norms in calls of trope.torch: results and derivatives against formulas, RMSNorm modules, and PyTorch's own tools."""
 
 import importlib
 
@@ -18,13 +18,13 @@ from trope.torch import _norms, _ops  # noqa: E402
 INV_FREQ = trope.Frequencies([1.0, 0.3, 0.1, 0.03])
 PLAIN = dict(layout="bshd", pairing="half", inv_freq=INV_FREQ)
 TABLE = dict(layout="bshd", pairing="half", angle_columns="pair")
-EPS = 1e-3  # large enough to be seen
+EPS = 1e-3  # large enough to change results
 ORDERS = {
     "bshd": (0, 1, 2, 3),
     "sbhd": (1, 0, 2, 3),
     "bhsd": (0, 2, 1, 3),
     "thd": (0, 1, 2),
-}  # to [batch, tokens, heads, head_dim]
+}  # the permutation to [batch, tokens, heads, head_dim]
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
@@ -35,7 +35,7 @@ def random(*shape, device, dtype=torch.float32, seed=0, grad=False):
 
 
 def formula(x, weight, freqs=None, layout="bshd", plus_one=False, scope="head", order="before"):
-    """The result, by operations of PyTorch in the dtype of x. Positions are those of the tokens."""
+    """Computes the result with operations of PyTorch in the dtype of x. The position of a token is its index."""
     x = x.permute(ORDERS[layout])
     if freqs is None:
         freqs = torch.arange(x.shape[-3], device=x.device, dtype=x.dtype)[:, None] * torch.tensor(
@@ -64,12 +64,12 @@ def test_results_and_gradients(device, layout, order, scope, dtype):
             given = trope.Norm(weight, eps=EPS, **options)
             return trope.torch.rotate(x, norms=given, **dict(PLAIN, layout=layout))
 
-        # The gradient of a weight is a sum of many terms, which is rounded to f32 and then to its dtype.
+        # The gradient of a weight is a sum of many terms. It is rounded to f32, and then to the dtype of the weight.
         check(call, (x, weight), lambda x, w: formula(x, w, layout=layout, **options), slack=2.0**-16)
 
 
 def call_of_all(q, k, v, weight, own, freqs):
-    """q and k have norms, of each kind; v has none, and is only copied."""
+    """q and k have norms of different kinds. v has no norm, and is only copied."""
     norms = trope.Norm(weight, eps=EPS), trope.Norm(own, eps=EPS, plus_one=True, scope="token", order="after"), None
     return trope.torch.rotate(q, k, v, norms=norms, freqs=freqs, rotary_dim=(8, 8, trope.COPY), **TABLE)
 
@@ -92,7 +92,7 @@ def test_derivatives_of_several_tensors(device):
 
 
 def test_third_derivatives(device):
-    """Each derivative is made of what autograd follows further, but for angles, of which there are two."""
+    """Autograd can differentiate every derivative again, except for angles, which have only two derivatives."""
     q, _, _, weight, _, freqs = inputs_of_all(device)
     freqs = freqs.detach()
 
@@ -109,8 +109,8 @@ def test_third_derivatives(device):
 
 
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (3,), (4,), (5,), (2, 3), (0, 4), (2, 5)])
-def test_gradients_of_some_inputs(device, needed):
-    """What has no gradient is left out of the backward call, also where it is the tensor with the widest window."""
+def test_gradients_of_only_some_inputs(device, needed):
+    """The backward call leaves out tensors without a gradient, even the tensor with the widest window."""
     given = inputs_of_all(device, grad=False)
     leaves = [x.requires_grad_(i in needed) for i, x in enumerate(given)]
     wanted_from = [x.detach().clone().requires_grad_(i in needed) for i, x in enumerate(given)]
@@ -149,14 +149,14 @@ def test_learned_frequencies(device):
 
 
 def test_padding(device):
-    """Padding that is zeroed is nothing, and that which is copied is not normalised."""
+    """Zeroed padding is 0 and has no gradient. Copied padding is not normalised."""
     x = random(6, 2, 8, device=device, dtype=torch.float64, grad=True)
     weight = random(8, device=device, dtype=torch.float64, grad=True)
     packed = dict(layout="thd", pairing="half", inv_freq=INV_FREQ)
     packed.update(
         cu_seqlens=torch.tensor([0, 2, 3], device=device), cu_seqlens_padded=torch.tensor([0, 4, 6], device=device)
     )
-    real = torch.tensor([True, True, False, False, True, False], device=device)
+    unpadded = torch.tensor([True, True, False, False, True, False], device=device)
 
     def call(x, weight, padding):
         return trope.torch.rotate(x, norms=trope.Norm(weight, eps=EPS), padding=padding, **packed)
@@ -165,7 +165,7 @@ def test_padding(device):
     freqs = positions[:, None] * torch.tensor(INV_FREQ.inv_freq, device=device, dtype=torch.float64)
     normed = formula(x, weight, freqs, "thd")
     for padding, rest in (("zero", torch.zeros_like(x)), ("copy", x)):
-        wanted, found = torch.where(real[:, None, None], normed, rest), call(x, weight, padding)
+        wanted, found = torch.where(unpadded[:, None, None], normed, rest), call(x, weight, padding)
         torch.testing.assert_close(found, wanted)
         dy = random(*x.shape, device=device, dtype=torch.float64)
         for d, right in zip(*[torch.autograd.grad(y, (x, weight), dy, retain_graph=True) for y in (found, wanted)]):
@@ -190,7 +190,7 @@ def test_strides(device):
 
 
 def test_views_of_a_flat_parameter(device):
-    """As FSDP has weights: slices of one buffer. Their gradients are its gradient."""
+    """With FSDP, weights are slices of one buffer. Their gradients make up the gradient of the buffer."""
     flat = random(16, device=device, grad=True)
     q, k = random(2, 3, 4, 8, device=device), random(2, 3, 2, 8, device=device)
     norms = [trope.Norm(part, eps=EPS) for part in flat.split(8)]
@@ -214,7 +214,8 @@ def perturbed(module, device, dtype):
 @pytest.mark.parametrize("rounding", ["once", "native"])
 @pytest.mark.parametrize("eps", [None, 1e-3])
 def test_rms_norm_of_torch(device, rounding, eps):
-    """The same bits where rounding is native. eps None is that of the arithmetic."""
+    """With native rounding, bf16 results have the module's bits, with rare exceptions. If eps is None, the eps of the dtype
+    of the arithmetic is used."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         module = perturbed(torch.nn.RMSNorm(64, eps=eps), device, dtype)
         x = random(2, 30, 4, 64, device=device, dtype=dtype) * (1e-4 if eps is None else 1)
@@ -241,7 +242,7 @@ def test_rms_norm_of_torch_over_all_heads(device):
 
 @pytest.mark.parametrize("name", sorted(_norms._OF_TRANSFORMERS))
 def test_modules_of_transformers(device, name):
-    """Each module that is known has the bits of its own forward in native rounding, but for rare last bits of rstd."""
+    """With native rounding, rotate has the bits of a known module's forward, except where the last bit of rstd differs."""
     pytest.importorskip("transformers")
     module = find_module(name)
     if module is None:
@@ -254,7 +255,7 @@ def test_modules_of_transformers(device, name):
 
 
 def find_module(name):
-    """The class of this name in a model of transformers."""
+    """Returns the class with this name in a model of transformers, or None."""
     import os
 
     import transformers
@@ -286,7 +287,7 @@ def test_modules_that_are_refused(device):
     x = random(2, 3, 4, 8, device=device)
 
     class Qwen3RMSNorm(torch.nn.RMSNorm):
-        """By its name known, but not of transformers."""
+        """Has the name of a known class, but is not from transformers."""
 
     hooked = torch.nn.RMSNorm(8)
     hooked.register_forward_hook(lambda *given: None)
@@ -353,7 +354,7 @@ def test_in_place_and_out_under_compile(device):
 
 
 def test_operators(device):
-    """torch.library's own check of schemas, fake kernels and autograd; and second derivatives of the operators."""
+    """torch.library checks schemas, fake kernels and autograd of the operators. gradgradcheck checks second derivatives."""
     q, k, v, weight, own, freqs = inputs_of_all(device)
     kinds = [trope.Norm(weight, eps=EPS), trope.Norm(own, eps=EPS, scope="token", order="after"), None]
     options = dict(TABLE, freqs=freqs, rotary_dim=(8, 8, trope.COPY), norms=kinds)
@@ -420,8 +421,8 @@ def test_checkpoint_and_saved_tensors(device):
     assert all(map(torch.equal, torch.autograd.grad(again, inputs, upstream), wanted))
 
 
-def test_what_is_kept_for_backward(device):
-    """x of a tensor that has a norm, weights and rstd: not x of others, and no results."""
+def test_tensors_that_are_saved_for_backward(device):
+    """For tensors with a norm, autograd saves the input, rstd and the weight. It saves no other inputs, and no results."""
     x, v, weight = (
         random(2, 3, 4, 8, device=device, grad=True),
         random(2, 3, 2, 8, device=device, grad=True),
@@ -439,7 +440,7 @@ def test_what_is_kept_for_backward(device):
 
 
 def test_autocast(device):
-    """Autocast changes nothing: results have the dtype of x, and gradients of weights that of the weights."""
+    """Autocast changes nothing: results have the dtype of x, and gradients of weights have the dtype of the weights."""
     x, weight = random(2, 3, 4, 8, device=device, dtype=torch.bfloat16, grad=True), random(8, device=device, grad=True)
     given = trope.Norm(weight, eps=EPS)
     with torch.autocast(device, torch.bfloat16):
@@ -481,7 +482,7 @@ def test_without_autograd(device):
     found = trope.torch.rotate_backward(*dys, forward_src=(q, k), norms=norms, d_weights=d_weights, **PLAIN)
     assert all(map(torch.equal, [*found, *d_weights], wanted))
     versions = [d._version for d in d_weights]
-    assert versions == [1, 1]  # autograd knows that they are written
+    assert versions == [1, 1]  # autograd knows that they were written
 
 
 def test_meta_and_empty_tensors(device):

@@ -1,6 +1,7 @@
-"""Norms on two processes: heads of a token on both, beside one process that has all heads; and weights that FSDP2 shards.
+"""Norms on two processes that share the heads of a token, compared with one process that has all heads. Also tests weights
+that FSDP2 shards.
 
-python test_torch_norms_distributed.py RANK STORE DEVICE      what each process runs
+python test_torch_norms_distributed.py RANK STORE DEVICE      the command of each process
 """
 
 import pytest
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor, init
 
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
 PLAIN = dict(layout="bshd", pairing="half")
-HEADS = (2, 2, 2, 0, 0)  # the dimension of heads of each input of call
+HEADS = (2, 2, 2, 0, 0)  # the dimension that is split over the ranks, for each input of `call`
 
 
 def random(*shape, device, dtype=torch.float32, seed=1):
@@ -26,7 +27,7 @@ def random(*shape, device, dtype=torch.float32, seed=1):
 
 
 def call(q, k, v, weight, own, freqs, group=None):
-    """q and k have a norm over all heads of a token, before and after the rotation; v has none, and a wider window."""
+    """q has a norm over all heads of a token before the rotation, and k after it. v has no norm, but a wider window."""
     norms = (
         trope.Norm(weight, eps=1e-3, scope="token", process_group=group),
         trope.Norm(own, eps=1e-3, scope="token", order="after", plus_one=True, process_group=group),
@@ -36,14 +37,14 @@ def call(q, k, v, weight, own, freqs, group=None):
 
 
 def differentiated(function, inputs, upstream):
-    """The results of a function, and their gradients by the inputs."""
+    """Returns the results of a function and the gradients of its inputs."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     results = function(*leaves)
     return [*results, *torch.autograd.grad(results, leaves, upstream)]
 
 
 def check_tokens(device, rank):
-    """Each rank has the bits of one process, but for the gradient of the angles, of which it has its heads' part."""
+    """Each rank has the bits of one process, except in the gradient of the angles, which is a sum over its own heads."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         shapes = (2, 3, 8, 8), (2, 3, 4, 8), (2, 3, 4, 10), (8, 8), (32,)
         whole = [random(*shape, device=device, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
@@ -88,7 +89,7 @@ def check_gradients_of_one_tensor(device, rank):
 
 
 def check_a_group_of_one(device, rank):
-    """It is no group: there is nothing to gather, and a gradient can be differentiated again."""
+    """A group of one rank acts like no group: nothing is gathered, and a gradient can be differentiated again."""
     groups = [torch.distributed.new_group([i]) for i in range(WORLD)]
     x = random(2, 3, 2, 8, device=device, dtype=torch.float64).requires_grad_()
 
@@ -117,7 +118,7 @@ def check_refusals(device, rank):
 
 
 class Block(torch.nn.Module):
-    """A part of an attention layer, whose norms are called by their weights alone."""
+    """A part of an attention layer. The rotation reads the weights of its norms, and never calls the modules."""
 
     def __init__(self, device):
         super().__init__()
@@ -134,7 +135,7 @@ class Block(torch.nn.Module):
 
 
 def check_fsdp(device, rank):
-    """Gradients are those without FSDP2, averaged over the ranks; and with mixed precision they are f32."""
+    """Gradients equal the gradients without FSDP2, averaged over the ranks. With mixed precision, they are f32."""
     mesh, inputs = init_device_mesh(device, (WORLD,)), [random(2, 3, 32, device=device, seed=20 + i) for i in range(WORLD)]
     plain, sharded = Block(device), fully_shard(Block(device), mesh=mesh)
     sum(plain(x) / WORLD for x in inputs).backward()

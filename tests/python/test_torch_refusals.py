@@ -1,4 +1,4 @@
-"""What of PyTorch's machinery trope.torch does not support: a trope.Error that names the way round, never a wrong result."""
+"""Features of PyTorch that trope.torch does not support raise a trope.Error that names a workaround."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def random(*shape, device, dtype=torch.float32, grad=False):
 
 
 def operator(x):
-    """torch.ops.trope.rotate called directly."""
+    """Calls torch.ops.trope.rotate directly."""
     spec, side, _ = trope.torch._resolve((x.detach(),), PLAIN)
     return torch.ops.trope.rotate(False, [x], *side[: _ops.SIDE], *_ops.options_of(spec))[0]
 
@@ -70,7 +70,7 @@ def test_nested_and_sparse_tensors(device, name):
     assert torch.equal(way_round[2:], trope.torch.rotate(parts[1], **packed))
 
 
-def test_side_tensors_are_ordinary(device):
+def test_unusual_side_tensors_are_refused(device):
     x = random(4, 2, 3, 8, device=device)
     ids = torch.arange(4, device=device)
     freqs = random(4, 8, device=device)
@@ -91,7 +91,7 @@ def test_side_tensors_are_ordinary(device):
 
 
 def test_operators_check_their_options(device):
-    """torch.ops.trope.rotate without trope.torch.rotate before it."""
+    """A direct call of torch.ops.trope.rotate skips the checks of trope.torch.rotate."""
     x = random(4, 2, 3, 8, device=device)
     spec, side, _ = trope.torch._resolve((x,), PLAIN)
     options = dict(zip(spec._fields, _ops.options_of(spec)))
@@ -123,7 +123,7 @@ def test_operators_check_their_options(device):
         refused(argument, call, **change)
 
 
-def test_the_operator_of_gradients_checks_its_options(device):
+def test_gradient_operator_checks_its_options(device):
     x, freqs = random(4, 2, 3, 8, device=device), random(4, 8, device=device)
     table = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
     spec, side, _ = trope.torch._resolve((x,), table)
@@ -141,8 +141,8 @@ def test_the_operator_of_gradients_checks_its_options(device):
     refused("cos", torch.ops.trope.rotate, False, [x], None, cos, freqs.sin(), *rest[2:], *options)
 
 
-def test_what_traces_sees_what_is_written(device):
-    """make_fx records operators. What they cannot say is refused."""
+def test_tracing_records_writes(device):
+    """make_fx records operators. A call that operators cannot express is refused."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     x, other = random(4, 2, 3, 8, device=device), random(4, 2, 3, 8, device=device) + 1

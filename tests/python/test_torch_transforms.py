@@ -1,4 +1,4 @@
-"""torch.func transforms, forward mode, batched gradients and meta tensors."""
+"""trope.torch with torch.func transforms, forward mode, batched gradients and meta tensors."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def random(*shape, device, dtype=torch.float64, seed=1):
 
 
 class Case:
-    """Tensors of a call, its options, and the arrays beside them."""
+    """A call: the shapes of its tensors, its options, and the functions that make the arrays among the options."""
 
     def __init__(self, *shapes, **options):
         self.shapes, self.options = shapes, dict(dict(layout="sbhd", pairing="half"), **options)
@@ -49,13 +49,13 @@ def ids(*values):
 
 
 def of_freqs(*shapes, columns="pair", rows=3, pairs=4, **options):
-    """A case with a table of freqs, whose gradient is checked too."""
+    """Returns a Case with a table of freqs, whose gradient is checked, too."""
     width = pairs if columns == "pair" else 2 * pairs
     return Case(*shapes, freqs=freqs(rows, width), angle_columns=columns, **options)
 
 
 def packed(**options):
-    """Sequences of 2, 0 and 2 tokens, a part of the heads."""
+    """Returns a Case with packed sequences of 2, 0 and 2 tokens. A part of each head rotates."""
     ends = dict(cu_seqlens=integers(0, 2, 2, 4))
     return of_freqs((6, 2, 8), layout="thd", rows=8, pairs=2, rotary_dim=4, **{**ends, **options})
 
@@ -75,27 +75,27 @@ CASES = {
     "freqs, interleaved to half": of_freqs(ONE, pairing="interleaved", pairing_out="half"),
     "freqs for each element, interleaved to half": of_freqs(ONE, columns="half", pairing="interleaved", pairing_out="half"),
     "freqs, position_ids": of_freqs(ONE, rows=5, position_ids=ids([0, 4, 2], [1, 1, 3])),
-    "freqs, starts": of_freqs((2, 3, 2, 8), layout="bshd", rows=5, columns="half", start_positions=integers(1, 2)),
-    "freqs, a rank": of_freqs(ONE, rows=6, cp_size=2, cp_rank=1, cp_layout="striped"),
-    "freqs, a part of two widths": of_freqs(*TWO, rotary_dim=[8, 4], rotary_offset=[1, 0]),
-    "freqs, one tensor is copied": of_freqs(*TWO, pairs=2, columns="half", rotary_dim=[4, trope.COPY]),
+    "freqs, start_positions": of_freqs((2, 3, 2, 8), layout="bshd", rows=5, columns="half", start_positions=integers(1, 2)),
+    "freqs, context parallel": of_freqs(ONE, rows=6, cp_size=2, cp_rank=1, cp_layout="striped"),
+    "freqs, windows of two widths": of_freqs(*TWO, rotary_dim=[8, 4], rotary_offset=[1, 0]),
+    "freqs, a copied tensor": of_freqs(*TWO, pairs=2, columns="half", rotary_dim=[4, trope.COPY]),
     "freqs, parts": of_freqs(ONE, parts=2, **TWO_AXES),
-    "freqs, axes": of_freqs(ONE, columns="half", pair_axis=[1, 0], **TWO_AXES),
+    "freqs, pair_axis": of_freqs(ONE, columns="half", pair_axis=[1, 0], **TWO_AXES),
     "freqs, shared heads": of_freqs((3, 2, 1, 8), shared_heads=3),
     "cos and sin": Case(ONE, cos=freqs(3, 4), sin=freqs(3, 4), angle_columns="pair"),
     "packed": packed(columns="half", padding="zero"),
-    "packed, stream": packed(padding="rotate", stream_positions=True),
-    "packed, a rank": packed(cu_seqlens=ids(0, 4, 4, 12), cp_size=2, cp_rank=1, cp_layout="zigzag"),
-    "padding is zeroed": packed(padding="zero", **PADDED),
-    "padding is copied": packed(padding="copy", **PADDED),
-    "padding is rotated": packed(columns="interleaved", padding="rotate", **PADDED),
+    "packed, stream_positions": packed(padding="rotate", stream_positions=True),
+    "packed, context parallel": packed(cu_seqlens=ids(0, 4, 4, 12), cp_size=2, cp_rank=1, cp_layout="zigzag"),
+    "zeroed padding": packed(padding="zero", **PADDED),
+    "copied padding": packed(padding="copy", **PADDED),
+    "rotated padding": packed(columns="interleaved", padding="rotate", **PADDED),
 }  # fmt: skip
 each_case = pytest.mark.parametrize("name", CASES)
 each_function = pytest.mark.parametrize("function", ["rotate", "rotate_backward"])
 
 
 def as_function(name, device, function="rotate"):
-    """(call, its arguments): of the tensors, and of freqs if there are any."""
+    """Returns (function, arguments). The arguments are the tensors, and freqs if the case has freqs."""
     tensors, options = CASES[name].make(device)
     if function == "rotate_backward" and options.get("shared_heads"):
         tensors = [x.expand(*x.shape[:2], options["shared_heads"], x.shape[3]).clone() for x in tensors]
@@ -140,7 +140,7 @@ def test_vmap_has_the_bits_of_a_loop(device, name, function, batched, dtype):
     count = len(CASES[name].shapes)
     arguments = [t.to(dtype) if i < count else t.float() if dtype != torch.float64 else t for i, t in enumerate(arguments)]
     if dtype != torch.float64 and "cos" in CASES[name].arrays:
-        pytest.skip("tables of f64 are for tensors of f64")
+        pytest.skip("float64 tables require float64 tensors")
     is_batched = [batched == "all" or (i < count if batched == "tensors" else i == 0) for i in range(len(arguments))]
     batches = [torch.stack([t, t * 0.5, t - 1]) if b else t for t, b in zip(arguments, is_batched)]
     in_dims = tuple(0 if b else None for b in is_batched)
@@ -151,7 +151,7 @@ def test_vmap_has_the_bits_of_a_loop(device, name, function, batched, dtype):
             assert torch.equal(y[b], wanted)
 
 
-def test_vmap_of_any_dimensions(device):
+def test_vmap_over_any_dimension(device):
     x = random(3, 4, 2, 2, 8, device=device)
 
     def call(x):
@@ -192,7 +192,7 @@ def test_torch_func_agrees_with_autograd(device, name):
 
 
 def reference(x, freqs):
-    """sbhd, pairs by halves, freqs [tokens, pairs]."""
+    """Rotates x in sbhd with half pairing. freqs: [tokens, pairs]."""
     coefficients = formulas.of_table(*(t.unsqueeze(-2) for t in (freqs.cos(), freqs.sin())), "pair")
     return formulas.rotate(x, coefficients, "half")
 
@@ -214,8 +214,9 @@ def test_third_derivatives_by_freqs(device):
         torch.testing.assert_close(result(angles), wanted(angles))
 
 
-def test_derivatives_by_a_tangent_of_freqs(device):
-    """A derivative of freqs is linear in its direction, which may be differentiated itself."""
+def test_directional_derivatives_by_freqs(device):
+    """A directional derivative by freqs is linear in the direction. Its derivative with respect to the direction is right,
+    too."""
     x, angles, g = (random(*shape, device=device, seed=i) for i, shape in enumerate([(3, 2, 1, 8), (3, 4), (3, 2, 1, 8)]))
 
     def ours(angles):
@@ -253,8 +254,8 @@ def test_derivatives_by_a_tangent_of_freqs(device):
     torch.testing.assert_close(*found)
 
 
-def test_frequencies_that_are_learned(device):
-    """The tangent of inv_freq is not lost, and each entry of a batch has its own frequencies."""
+def test_learned_frequencies(device):
+    """The tangent of inv_freq is not lost, and each batch entry of vmap has its own frequencies."""
     x, tangent = random(3, 2, 2, 8, device=device), random(4, device=device)
     inv_freq = torch.tensor(INV_FREQ, dtype=torch.float64, device=device)
     positions = torch.arange(3, device=device)[:, None]
@@ -331,7 +332,7 @@ def test_transforms_that_are_refused(device):
         for transform in (torch.vmap(call), torch.func.grad(lambda x: call(x[0]).sum())):
             refused(argument, transform, x)
     for transform in (lambda call: torch.func.jvp(call, (cos,), (cos,)), lambda call: torch.func.vjp(call, cos)):
-        refused("cos", transform, lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table), words="give freqs")
+        refused("cos", transform, lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table), words="pass freqs")
     batch = torch.stack([cos, cos])
     for call in (
         lambda cos: torch.vmap(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))(cos).sum(),
@@ -339,8 +340,8 @@ def test_transforms_that_are_refused(device):
             torch.vmap(lambda x, cos: trope.torch.rotate(x, cos=cos, sin=sin, **table), (0, None)), (None, 0)
         )(x, cos).sum(),
     ):
-        refused("cos", torch.func.grad(call), batch, words="give freqs")
-        refused("cos", call, batch.clone().requires_grad_(), words="give freqs")
+        refused("cos", torch.func.grad(call), batch, words="pass freqs")
+        refused("cos", call, batch.clone().requires_grad_(), words="pass freqs")
     refused("tensors[1]", torch.vmap(lambda x: trope.torch.rotate_(x, x, **options)), x, words="tensors.1. is tensors.0.")
     for call, words, t in (
         (lambda x: trope.torch.rotate_backward_(x, shared_heads=2, **options), "shared_heads", x),
@@ -355,7 +356,7 @@ def test_transforms_that_are_refused(device):
 
 @each_case
 @each_function
-def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
+def test_meta_results_have_the_shapes_of_results_on_a_device(device, name, function):
     call, arguments = as_function(name, device, function)
     tensors, options = CASES[name].make("meta")
     if function == "rotate_backward" and options.get("shared_heads"):
@@ -368,7 +369,7 @@ def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
     assert [g.shape for g in gradients] == [x.shape for x in tensors]
 
 
-def test_meta_calls_are_refused_as_real_ones(device):
+def test_meta_calls_are_refused_like_calls_on_a_device(device):
     def zeros(*shape, dtype=torch.float32):
         return lambda place: torch.zeros(shape, dtype=dtype, device=place)
 

@@ -1,5 +1,5 @@
-"""trope.transformer_engine against its formulas in float64: in each element its own angle. Tables are random, so that halves
-differ. What all drop-ins have in common is tested in test_dropins.py."""
+"""Compares trope.transformer_engine with its formulas in float64, where each element has its own angle. Tables are random,
+so that their halves differ. test_dropins.py tests the common properties of all drop-ins."""
 
 import enum
 import itertools
@@ -16,8 +16,8 @@ from refusals import refused  # noqa: E402
 
 FORMATS = ["sbhd", "bshd", "thd"]
 BATCH, HEADS, DIM, ROTARY, ROWS, TOKENS = 3, 2, 24, 16, 96, 16
-LENGTHS = [16, 0, 32, 8]  # of the whole stream, for four ranks in two chunks
-SLACK = 2.0**-18  # of fp32: sums of freqs up to 4
+LENGTHS = [16, 0, 32, 8]  # of the whole sequences, which four ranks can cut into two chunks each
+SLACK = 2.0**-18  # the error of fp32 with freqs up to 4
 SPLIT = [2 * DIM, DIM, DIM]
 
 
@@ -26,7 +26,7 @@ def make_freqs(device, rows=ROWS, columns=ROTARY, dtype=torch.float32, batch=1):
 
 
 class Call:
-    """What a call is told beside its tensors, as keywords (`words`) and in the order of the extension, and what it means."""
+    """The options of a call. words: the arguments, in the order of the extension. positions: the position of each token."""
 
     def __init__(self, device, tensor_format="sbhd", start=False, interleaved=False, cp_size=1, cp_rank=0):
         self.device, self.tensor_format, self.interleaved = device, tensor_format, interleaved
@@ -50,7 +50,7 @@ class Call:
         return torch.randn(*self.positions.shape, *ends, device=self.device).to(dtype)
 
     def formula(self, x, freqs):
-        """x [tokens.., heads, d] in float64."""
+        """Rotates x [tokens.., heads, d] in float64."""
         entries = torch.arange(freqs.shape[1], device=self.device)
         entries = entries[:, None] if self.tensor_format == "bshd" else entries if self.tensor_format == "sbhd" else 0
         angles = freqs[self.positions, entries, 0].double()
@@ -84,7 +84,7 @@ def test_values_and_gradients(device, dtype, words):
 
 
 class NVTE_QKV_Format(enum.IntEnum):
-    """As TransformerEngine has it, but for the numbers, which mean nothing."""
+    """TransformerEngine's enum, with other numbers. Results must not depend on the numbers."""
 
     NVTE_THD = 0
     NVTE_SBHD = 1
@@ -94,7 +94,7 @@ class NVTE_QKV_Format(enum.IntEnum):
 
 @pytest.mark.parametrize("tensor_format", FORMATS)
 def test_functions_of_the_extension(device, tensor_format):
-    """And of autograd, whose order is TransformerEngine's."""
+    """Also tests the autograd functions, whose arguments have TransformerEngine's order."""
     freqs, call = make_freqs(device), Call(device, tensor_format, True, True, 2, 1)
     _, start, interleaved, cu_seqlens, *ranks = call.words.values()
     t = call.make(HEADS, DIM).requires_grad_()
@@ -116,7 +116,7 @@ def test_unknown_formats_of_the_extension_are_refused():
         )
 
 
-def test_fused_is_not_read_and_cu_seqlens_with_thd_alone(device):
+def test_fused_is_ignored_and_cu_seqlens_is_read_only_with_thd(device):
     freqs, t = make_freqs(device), torch.randn(16, BATCH, HEADS, DIM, device=device).bfloat16()
     y = te.apply_rotary_pos_emb(t, freqs, fused=True)
     assert torch.equal(te.apply_rotary_pos_emb(t, freqs, fused=False), y)
@@ -131,7 +131,7 @@ def test_other_dtypes_of_freqs(device, freqs_dtype):
     check(lambda t: te.apply_rotary_pos_emb(t, freqs), t.double(), lambda t: call.formula(t, freqs), slack=SLACK)
 
 
-def test_tokens_behind_the_last_sequence_are_zero(device):
+def test_tokens_after_the_last_sequence_are_zero(device):
     call, freqs, count = Call(device, "thd"), make_freqs(device), sum(LENGTHS)
     check(
         lambda t: te.apply_rotary_pos_emb(t, freqs, "thd", cu_seqlens=call.words["cu_seqlens"]),
@@ -145,7 +145,7 @@ def test_tokens_behind_the_last_sequence_are_zero(device):
 @pytest.mark.parametrize("cp_size", [1, 2])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_gradient_of_freqs(device, tensor_format, cp_size, interleaved, batch):
-    """Also of freqs of each batch entry, as TransformerEngine's unfused code takes them."""
+    """freqs may also differ between batch entries, as in TransformerEngine's unfused code."""
     call = Call(device, tensor_format, False, interleaved, cp_size, cp_size - 1)
     freqs = make_freqs(device, dtype=torch.float64, batch=batch)
     t, function = call.make(HEADS, DIM, dtype=torch.float64), te.apply_rotary_pos_emb
@@ -164,7 +164,7 @@ def test_gradient_of_freqs(device, tensor_format, cp_size, interleaved, batch):
 
 
 def check_qkv(call, qkv, q_freqs, k_freqs=None, split=SPLIT, function=te.apply_fused_qkv_rotary_pos_emb):
-    """Values and the gradient; V to the bit."""
+    """Checks the values and the gradient. V must have the same bits."""
     k_freqs = q_freqs if k_freqs is None else k_freqs
     results = check(
         lambda qkv: function(qkv, q_freqs, k_freqs, split, **call.words),
@@ -186,7 +186,7 @@ def test_qkv(device, words, groups, per_group):
 
 
 @pytest.mark.parametrize("tensor_format", FORMATS)
-def test_qkv_with_two_tables_of_other_widths_and_other_v(device, tensor_format):
+def test_qkv_with_tables_and_v_of_different_widths(device, tensor_format):
     call, split = Call(device, tensor_format), [2 * DIM, DIM, 10]
     check_qkv(call, call.make(3, sum(split)), make_freqs(device), make_freqs(device, columns=8), split)
 
@@ -197,14 +197,15 @@ def test_qkv_with_two_tables_of_other_widths_and_other_v(device, tensor_format):
 def test_qkv_is_one_launch(device, launches, tensor_format, groups, per_group):
     freqs, split, call = make_freqs(device), [per_group * DIM, DIM, DIM], Call(device, tensor_format)
     check_qkv(call, call.make(groups, sum(split)), freqs, split=split)
-    assert launches == [3] * 4  # forward, and three upstream gradients
+    assert launches == [3] * 4  # forward, and backward for three upstream gradients
     launches.clear()
     te.apply_fused_qkv_rotary_pos_emb(call.make(groups, sum(split)), freqs, freqs.clone(), split, tensor_format)
-    assert launches == [2, 1]  # q with v, and k by itself
+    assert launches == [2, 1]  # one launch for q and v, and one for k
 
 
 def test_qkv_tables_that_are_aliases(device):
-    """k's gradient is not q's: detach() gives the same memory, and no gradient."""
+    """k's table is detach() of q's table: it has the same memory, but no gradient. So q's table must not get k's
+    gradient."""
     freqs, qkv = make_freqs(device).requires_grad_(), torch.randn(16, BATCH, 1, 3 * DIM, device=device)
     found = []
     for k_freqs in (freqs.detach(), freqs.detach().clone()):
@@ -244,7 +245,7 @@ def test_qkv_gradient_of_freqs(device):
         refused(name, te.FusedQKVRoPEFunc.apply, qkv, *learned, SPLIT, words="requires a gradient")
 
 
-def test_gradients_that_are_not_there(device):
+def test_missing_upstream_gradients(device):
     freqs, qkv = make_freqs(device), torch.randn(16, BATCH, 3, sum(SPLIT), device=device, requires_grad=True)
     q, k, v = te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, SPLIT)
     (d_qkv,) = torch.autograd.grad(v, qkv, torch.ones_like(v), retain_graph=True)

@@ -1,4 +1,4 @@
-"""trope.transformers: tiny random models of each family, eager and patched, bit for bit."""
+"""trope.transformers: tiny random models of each family, eager and patched, are compared bit for bit."""
 
 import copy
 import functools
@@ -56,7 +56,7 @@ DEEPSEEK_V4 = dict(
 )  # fmt: skip
 LLAMA4 = dict(head_dim=32, intermediate_size_mlp=96, num_local_experts=2, num_experts_per_tok=1)
 
-# The class, its config, and how often two layers call a rotary function.
+# The class, its config, and the number of calls of rotary functions in two layers.
 FAMILIES = {
     "llama": ("Llama", {}, 2),
     "qwen2": ("Qwen2", {}, 2),
@@ -69,13 +69,14 @@ FAMILIES = {
     "cohere": ("Cohere", {}, 2),
     "deepseek_v2": ("DeepseekV2", dict(qk_rope_head_dim=32, first_k_dense_replace=1, **MLA, **MOE), 2),
     "deepseek_v3": ("DeepseekV3", dict(qk_rope_head_dim=8, first_k_dense_replace=1, **MLA, **MOE), 2),
-    # q, k and, inversely, the result of attention; compressed tokens, and those and q of the indexer.
+    # Both layers rotate q, k and (inversely) the result of attention, and also compressed tokens. The indexer of one layer
+    # rotates its q and compressed tokens.
     "deepseek_v4": ("DeepseekV4", DEEPSEEK_V4, 2 * 3 + 2 + 2),
     "ernie4_5": ("Ernie4_5", {}, 2),
     "gpt_oss": ("GptOss", dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, **SLIDING, **YARN), 2),
     "olmo2": ("Olmo2", {}, 2),
     "llama4": ("Llama4", LLAMA4, 2),
-    # A call for q and one for k.
+    # These rotate q and k by separate calls.
     "gptj": ("GPTJ", dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0), 4),
     "gemma4": ("Gemma4", GEMMA4, 4),
     "nanochat": ("NanoChat", {}, 2),
@@ -83,7 +84,7 @@ FAMILIES = {
 
 
 def randomize(model):
-    """Weights that are neither 0 nor 1, in train mode."""
+    """Changes all weights at random, so that none is 0 or 1, and sets train mode."""
     with torch.no_grad():
         for p in model.parameters():
             p.normal_(0, 0.1) if p.dim() > 1 else p.add_(torch.randn_like(p) * 0.1)
@@ -106,7 +107,7 @@ def words(tokens=11):
 
 
 def run(model, inputs, weights, autocast=False):
-    """The result, and the gradients of its product with random weights."""
+    """Returns the result, and the gradients of its dot product with random weights."""
     model.zero_grad()
     with torch.autocast("cpu", dtype=BF16, enabled=autocast):
         y = model(**inputs)
@@ -116,15 +117,16 @@ def run(model, inputs, weights, autocast=False):
 
 
 def differing(gradients, others):
-    """The names of those that have other bits."""
+    """Returns the names of the gradients whose bits differ."""
     assert gradients.keys() == others.keys() and gradients
     return {name for name, g in gradients.items() if not torch.equal(g, others[name])}
 
 
 def agree(name, gradients, others):
-    """Whether the bits are the same. For gemma4, nearly: dq and dk have the values of eager's, but lie in memory as the
-    upstream gradients do, and eager's are contiguous. That is the order in which PyTorch sums them up to gradients of
-    weights, by norms and by matrix products: up to 112 terms (tokens and heads), so as many roundings; another one to bf16.
+    """Whether gradients have the same bits or, for gemma4, are close. In gemma4, dq and dk have eager's values. But trope's
+    have the memory layout of the upstream gradients, and eager's are contiguous. PyTorch therefore sums the gradients of
+    weights, in norms and matrix products, in another order. A sum of up to 112 terms (tokens and heads) has as many
+    roundings, and one more to bf16.
     """
     names = differing(gradients, others)
     if name != "gemma4":
@@ -134,7 +136,8 @@ def agree(name, gradients, others):
 
 
 def casts_once(original):
-    """The function on float32, rounded once: the gradient that OLMo 2 and its like have here. See the test."""
+    """Returns a function that computes in float32 and rounds once. For models like OLMo 2, trope has the gradients of this
+    function: see test_family."""
 
     def rotary(*args, **kwargs):
         dtype = args[0].dtype
@@ -148,11 +151,12 @@ def casts_once(original):
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family(name, dtype, monkeypatch):
-    """Logits bit for bit, and all gradients of parameters but these:
+    """Logits and gradients of parameters have eager's bits, with two exceptions for gradients:
 
-    olmo2, ernie4_5, deepseek_v4 in bf16: 16-bit q is multiplied by float32 tables as it is, or is cast for each of the two
-    products. Autograd then rounds both terms of dq to bf16 and adds them in bf16; here their sum is rounded once, which is
-    what autograd does with the same function if q is cast once before it. To that, gradients are compared bit for bit.
+    olmo2, ernie4_5, deepseek_v4 in bf16: these multiply 16-bit q by float32 tables without a cast, or cast q for each of
+    the two products. Autograd then rounds both terms of dq to bf16 and adds them in bf16. trope rounds their sum once, as
+    autograd does if q is cast once before the function. The gradients must have the bits of this variant, casts_once.
+
     gemma4: see agree.
     """
     model, inputs = family(name).to(dtype), words()
@@ -164,7 +168,7 @@ def test_family(name, dtype, monkeypatch):
             module = modeling(name)
             context.setattr(module, "apply_rotary_pos_emb", casts_once(module.apply_rotary_pos_emb))
             logits, once = run(model, inputs, weights)
-        assert torch.equal(logits, eager) and differing(gradients, once)  # eager's double rounding is there
+        assert torch.equal(logits, eager) and differing(gradients, once)  # eager does round twice
         gradients = once
     with patches.patch(model) as handle:
         patched, others = run(model, inputs, weights)
@@ -214,7 +218,7 @@ def make_llama4_vision():
 
 
 def image_words(**more):
-    """Text with 4 image tokens, that begin at different places."""
+    """Returns two texts. Each has 4 image tokens, at different places."""
     ids = torch.randint(10, 64, (2, 14))
     ids[0, 2] = ids[1, 4] = 3
     ids[0, 3:7] = ids[1, 5:9] = 5
@@ -239,12 +243,12 @@ def mistral3_inputs():
     return image_words(pixel_values=torch.randn(2, 3, 16, 16), image_sizes=torch.tensor([[16, 16], [16, 16]]))
 
 
-# What makes it, its inputs, and how often each function is called.
+# The functions that make the model and its inputs, and the number of calls of each rotary function.
 IMAGES = {
     "qwen2_vl": (make_qwen2_vl, qwen_inputs, [2, 2]),
     "qwen3_vl": (make_qwen3_vl, qwen_inputs, [2, 2]),
     "mistral3": (make_mistral3, mistral3_inputs, [2, 2]),
-    # The tower's function turns height and width of q and of k by the same one as the text.
+    # The tower calls the text's function four times in a layer: for height and width of q and of k.
     "gemma4": (make_gemma4, gemma4_inputs, [4 + 8]),
     "llama4_vision": (make_llama4_vision, lambda: dict(pixel_values=torch.randn(2, 3, 16, 16)), [2]),
 }
@@ -253,13 +257,16 @@ IMAGES = {
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name, dtype):
-    """Vision towers, and M-RoPE of text with images: as test_family."""
+    """Like test_family, for vision towers and for M-RoPE of text with images."""
     build, make_inputs, calls = IMAGES[name]
     model = build()
     complex_tables = {module: b for module in model.modules() for b in module.buffers(False) if b.is_complex()}
     model = model.to(dtype)
-    for module, table in complex_tables.items():  # of which `to` keeps the cosines alone
-        with patches.patch(model), pytest.raises(trope.Error, match="not tried before patching: .* tables torch.b?float"):
+    for module, table in complex_tables.items():  # `to` keeps only their cosines
+        with (
+            patches.patch(model),
+            pytest.raises(trope.Error, match="was not tried when the function was patched: .* tables torch.b?float"),
+        ):
             model(**{name: x.to(dtype) for name, x in make_inputs().items()})
         module.freqs_ci = table
     inputs = {name: x.to(dtype) if x.is_floating_point() else x for name, x in make_inputs().items()}
@@ -278,9 +285,9 @@ def test_images(name, dtype):
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "deepseek_v3", "glm4", "gpt_oss"])
 def test_autocast(name):
-    """float32 weights and tables, bf16 q and k: the result is rounded at the store here, and by the product behind it in
-    eager. In its backward, eager rounds the two terms of dq to bf16 and their sum, here the sum is rounded: gradients are
-    apart by two roundings a layer at most, 2^-8 each."""
+    """Weights and tables are float32, q and k are bf16. trope rounds the result of the rotation when it stores it. In
+    eager, the next product rounds it. In backward, eager rounds both terms of dq and their sum to bf16, and trope rounds
+    only the sum. So each layer adds at most two roundings, of 2^-8 each, to the difference of gradients."""
     model, inputs, weights = family(name), words(), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights, autocast=True)
     assert eager.dtype == BF16
@@ -299,22 +306,22 @@ def test_autocast(name):
         assert (others[each] - gradient).norm() <= 2 * 2 * 2**-8 * gradient.norm(), each
 
 
-def test_promotes_outside_autocast():
-    """As eager: 16-bit q and float32 tables give float32."""
+def test_dtypes_are_promoted_outside_autocast():
+    """As in eager, 16-bit q and float32 tables give float32."""
     llama = modeling("llama")
     q, k = torch.randn(2, 4, 5, 16, dtype=BF16), torch.randn(2, 2, 5, 16, dtype=BF16)
     cos, sin = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
     eager = llama.apply_rotary_pos_emb(q, k, cos, sin)
     with patches.patch(family("llama")):
         patched = llama.apply_rotary_pos_emb(q, k, cos, sin)
-        with torch.autocast("cpu", dtype=F16):  # q is of another dtype than autocast makes
+        with torch.autocast("cpu", dtype=F16):  # the dtype of q is not autocast's
             other = llama.apply_rotary_pos_emb(q, k, cos, sin)
     for results in (patched, other):
         assert all(x.dtype == F32 and torch.equal(x, y) for x, y in zip(results, eager))
 
 
 def test_compile():
-    """No graph break, the bits of eager; what is compiled notices undo. Calls of compiled code are traced, not counted."""
+    """Compiled code has no graph break and eager's bits, and notices undo. Its calls are traced, but not counted."""
     torch._dynamo.reset()
     model, inputs, weights = family("llama").to(BF16), dict(words(), use_cache=False), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights)
@@ -327,12 +334,12 @@ def test_compile():
         assert not differing(gradients, {each.removeprefix("_orig_mod."): g for each, g in others.items()})
         assert handle.traced == 2
         with pytest.warns(
-            UserWarning, match="calls counts no calls of compiled code, and torch.compile has traced 2 calls"
+            UserWarning, match="calls does not count the calls of compiled code, and torch.compile has traced 2 calls"
         ):
             assert handle.calls == 0
-        assert repr(handle).endswith("0 calls, and those of compiled code, which are not counted (2 traced)")
+        assert repr(handle).endswith("0 calls, besides uncounted calls of compiled code (2 traced)")
         run(model, inputs, weights)
-        with patches.patch(model) as later:  # which the compiled code runs in, too
+        with patches.patch(model) as later:  # code that was compiled before runs in this patch, too
             assert later.traced == 2
         with pytest.warns(UserWarning, match="traced 2 calls"):
             assert handle.calls == 2
@@ -344,7 +351,7 @@ def test_compile():
 
 
 def test_a_patched_model_on_the_meta_device():
-    """The shapes, dtypes and devices of eager, forward and backward, with no value looked at."""
+    """Forward and backward have the shapes, dtypes and devices of eager, and read no values."""
     with torch.device("meta"):
         model = family("llama").to(BF16)
         mask, weights = torch.zeros(2, 1, 11, 11, dtype=BF16), torch.randn(2, 11, 64)
@@ -361,8 +368,8 @@ def test_a_patched_model_on_the_meta_device():
 # ---- Other models of the same class; copies ----
 
 
-def test_classes_names_all_models_that_a_patch_changes():
-    """Also classes of other modules that inherit, or took the function by value; not those that have their own function."""
+def test_classes_has_all_classes_that_a_patch_changes():
+    """The names include derived classes in other modules, unless they have a forward that does not rotate."""
 
     class Derived(modeling("llama").LlamaAttention):
         pass
@@ -387,7 +394,7 @@ def test_classes_names_all_models_that_a_patch_changes():
 
 
 def test_copies_and_pickles_of_a_patched_model():
-    """A model has no trace of a patch: a copy is patched as long as its class is, and a pickle loads without trope's help."""
+    """A patch leaves no trace in a model: a copy is patched as long as its class is, and a pickle loads without trope."""
     model, inputs = family("llama").eval(), words()
     eager, before = model(**inputs).logits, pickle.dumps(model)
     with patches.patch(model) as handle:
@@ -403,7 +410,7 @@ def test_copies_and_pickles_of_a_patched_model():
 
 @pytest.mark.parametrize("name", ["llama", "gptj", "deepseek_v4", "llama4"])
 def test_generate(name):
-    """With a cache of keys, one token at a time: the same tokens."""
+    """Generation with a key cache, one token at a time, gives the same tokens."""
     model, ids = family(name).eval(), words(7)["input_ids"]
     options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, eos_token_id=None)
     eager = model.generate(ids, **options)
@@ -420,4 +427,4 @@ def test_checkpointing():
         with patches.patch(model) as handle:
             patched, others = run(model, inputs, weights)
         assert torch.equal(patched, eager) and not differing(gradients, others)
-        assert handle.calls == 4  # a layer runs again in backward
+        assert handle.calls == 4  # each layer runs again in backward

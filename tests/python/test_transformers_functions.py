@@ -1,4 +1,4 @@
-"""trope.transformers: all rotary functions of transformers 5.24, asked and compared; what is refused; undo; the command."""
+"""trope.transformers: recipes and results of all rotary functions of transformers 5.24; refusals; undo; the command."""
 
 import functools
 import importlib
@@ -26,7 +26,7 @@ from trope import transformers as patches  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-# ---- Functions: all bodies that transformers 5.24 has ----
+# ---- All different rotary functions of transformers 5.24 ----
 
 PAIRS = "interleaved, columns interleaved, whole heads"
 LLAMA, MLA_WORDS = "half, columns half, whole heads", "interleaved to half, first half of the columns, whole heads"
@@ -68,11 +68,11 @@ BODIES = {
     "qwen4_exp.apply_rotary_pos_emb": ("half, columns half, leading window", NATIVE),
     "sam3.apply_rotary_pos_emb_2d": ("interleaved, columns interleaved, whole heads", UPCAST),
 }
-REFUSED = {  # by what in the message
-    "gemma4.apply_multidimensional_rope": "no pairing",  # but it calls gemma4.apply_rotary_pos_emb
+REFUSED = {  # the function, and a part of the error message
+    "gemma4.apply_multidimensional_rope": "no combination",  # its models are not refused: it calls gemma4.apply_rotary_pos_emb
     "musicflamingo.apply_rotary_time_emb": "its parameters are",  # it computes in float64
 }
-REFUSED_METHODS = {  # rotate by themselves
+REFUSED_METHODS = {  # they rotate by themselves
     "roformer": "RoFormerSelfAttention.apply_rotary_position_embeddings",
     "seamless_m4t": "SeamlessM4TConformerSelfAttention._apply_rotary_embedding",
     "vjepa2": "VJEPA2RopeAttention.apply_rotary_embeddings",
@@ -83,7 +83,7 @@ REFUSED_METHODS = {  # rotate by themselves
 
 @functools.lru_cache(maxsize=None)
 def rotary(name):
-    """The _Rotary of "model.function", which patch would make."""
+    """Returns the _Rotary that patch would make for "model.function"."""
     model, _, function = name.partition(".")
     try:
         return patches._Rotary(getattr(modeling(model), function), name)
@@ -92,8 +92,8 @@ def rotary(name):
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_words(name):
-    """How each function turns, as a reader of its body says."""
+def test_recipes(name):
+    """The recipe of each function is what a reader of its code would write."""
     turns, rounds = BODIES[name]
     recipe = rotary(name).recipe
     assert str(recipe).startswith(turns + ", ")
@@ -104,7 +104,7 @@ def test_words(name):
 
 
 def find_error(function):
-    """Why it is refused, or ""."""
+    """Returns why a function is refused, or ""."""
     try:
         patches._Rotary(function, function.__name__)
         return ""
@@ -113,15 +113,16 @@ def find_error(function):
 
 
 def read_text(function):
-    """Of a function and of all functions of its module that it names: equal texts do the same."""
+    """Returns the source of a function and of all functions of its module that it names. Functions with equal sources do
+    the same."""
     named = [function.__globals__.get(name) for name in patches._names_in(function.__code__)]
     return "".join(inspect.getsource(each) for each in (function, *named) if isinstance(each, types.FunctionType))
 
 
 def modules_with(definition):
-    """(model, module, names) of transformers 5.24, where the definition, a regular expression with a group, finds names."""
+    """Yields (model, module, names) of transformers 5.24. definition: a regular expression whose group is a name."""
     if not hf.__version__.startswith("5.24."):
-        pytest.skip("the list is of transformers 5.24, and this is %s" % hf.__version__)
+        pytest.skip("the list is for transformers 5.24, not %s" % hf.__version__)
     for path in sorted((pathlib.Path(hf.__file__).parent / "models").glob("*/modeling_*.py")):
         names = [name for name in re.findall(definition, path.read_text(), re.M) if patches._NAME.search(name)]
         if names:
@@ -130,7 +131,7 @@ def modules_with(definition):
 
 
 def test_all_functions():
-    """Of 241 in transformers 5.24, those that are refused are known, by name. Each text is asked once."""
+    """Of the 241 functions in transformers 5.24, exactly those in REFUSED are refused. Each source is tried once."""
     errors, names = {}, {}
     for model, module, functions in modules_with(r"^def (\w+)"):
         for name in functions:
@@ -144,7 +145,7 @@ def test_all_functions():
 
 
 def test_all_methods():
-    """All classes of transformers 5.24 with a method that rotates by itself are known, and are refused by name."""
+    """Exactly the methods in REFUSED_METHODS rotate by themselves in transformers 5.24. They are refused by name."""
     found = {}
     for model, module, _ in modules_with(r"^    def (\w+)"):
         for cls in [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]:
@@ -155,7 +156,8 @@ def test_all_methods():
     assert {model: name.partition("modeling_%s." % model)[2] for model, name in found.items()} == REFUSED_METHODS
 
 
-# All that round the gradient of 16-bit q and k twice: docs/python.md lists them. The first need float32 tables for that.
+# All models that round the gradient of 16-bit q and k twice. docs/python.md lists them. For the models up to olmo_hybrid,
+# the reason is float32 tables.
 ROUNDED_TWICE = (
     "beam flex_olmo lfm3 olmo olmo2 olmo3 olmo_hybrid deepseek_v4 ernie4_5 ernie4_5_moe ernie4_5_vl_moe esm evolla hy_v4_vl"
     " modernbert modernbert_decoder"
@@ -163,7 +165,7 @@ ROUNDED_TWICE = (
 
 
 def gradient_of(function, call, names):
-    """Of random sums of the results, by q and k (or x)."""
+    """Returns the gradients of q and k (or x) for random upstream gradients."""
     leaves = {name: call[name].clone().requires_grad_() for name in names}
     results = function(**{**call, **leaves})
     results = results if isinstance(results, tuple) else (results,)
@@ -174,7 +176,7 @@ def gradient_of(function, call, names):
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=["bf16", "f16"])
 @pytest.mark.parametrize("name", ROUNDED_TWICE)
 def test_gradients_that_eager_rounds_twice(name, dtype):
-    """They are those of the same function on float32, rounded once."""
+    """The gradients equal the gradients of the same function in float32, rounded once."""
     it = rotary(name + ".apply_rotary_pos_emb")
     tensors, tables, unsqueeze_dim, _ = it._make(it.columns, it.form, dtype)
     call = dict(zip(it.tensors + it.tables, (*tensors, *tables)), unsqueeze_dim=unsqueeze_dim)
@@ -188,7 +190,8 @@ def test_gradients_that_eager_rounds_twice(name, dtype):
 
 
 def test_all_gradients_that_eager_rounds_twice():
-    """The models above are all of transformers 5.24 with 16-bit results of 16-bit q and k by float32 tables."""
+    """ROUNDED_TWICE has all models of transformers 5.24 that round gradients twice. Models whose results are float32 for
+    16-bit q and k and float32 tables do not count."""
     found, known = set(), {}
     for model, module, _ in modules_with(r"^def (apply_rotary_pos_emb)\b"):
         text = read_text(module.apply_rotary_pos_emb)
@@ -208,10 +211,10 @@ def is_rounded_twice(function):
     return not torch.equal(*[gradient_of(each, call, it.tensors)[0] for each in (function, it.replacement)])
 
 
-TABLES = {"codegen": 2, "gpt_oss": 2, "openai_privacy_filter": 2, "deepseek_v4": 2}  # two elements a column
+TABLES = {"codegen": 2, "gpt_oss": 2, "openai_privacy_filter": 2, "deepseek_v4": 2}  # elements per column, 1 for others
 
 
-CAST_ONCE = {  # q and k, by the function, to float32
+CAST_ONCE = {  # these functions cast q and k to float32 once
     "edgetam_video.apply_rotary_pos_emb_2d_cross_attn", "sam3_tracker_video.apply_rotary_pos_emb_2d",
     "cohere.apply_rotary_pos_emb", "glm4v.apply_rotary_pos_emb_vision", "hunyuan_vl.apply_rotary_pos_emb",
     "inkling2.apply_rotary_pos_emb_vision", "sam3.apply_rotary_pos_emb_2d", "llama4.apply_rotary_emb",
@@ -221,9 +224,10 @@ CAST_ONCE = {  # q and k, by the function, to float32
 
 @pytest.mark.parametrize("name", BODIES)
 def test_other_shapes(name):
-    """What patch did not try: heads of 64, views of packed QKV as q and k, tables of batch 1 that are views, other windows.
-    Results have eager's bits. So has dq in f32, where rounding is native, and where q is cast once. Else eager rounds the
-    two terms of dq and their sum, and here the sum is rounded, each by a unit of what is rounded at most."""
+    """Tests shapes that patch did not try: heads of 64, q and k that are views of packed QKV, tables of batch 1 that are
+    views, other windows. Results have eager's bits. dq has them in f32, with native rounding, or if q is cast once.
+    Otherwise eager rounds both terms of dq and their sum, and trope rounds only the sum. Each rounding has an error of at
+    most `unit` times `terms`."""
     it = rotary(name)
     (_, dims, unsqueeze_dim), ((layout, one), *_) = next(iter(it.recipe.forms.items()))
     width = 64 if it.recipe.whole else 32
@@ -263,7 +267,7 @@ def test_other_shapes(name):
 @pytest.mark.parametrize("name", ["deepseek_v3.apply_rotary_pos_emb_interleave", "deepseek_v4.apply_rotary_pos_emb",
                                   "llama4.apply_rotary_emb", "gptj.apply_rotary_pos_emb"])  # fmt: skip
 def test_functions_compile(name):
-    """Also under autocast."""
+    """Replacements compile without a graph break, also under autocast."""
     torch._dynamo.reset()
     it = rotary(name)
     tensors = [torch.randn(2, 5, 5, 32, dtype=BF16) for _ in it.tensors]
@@ -279,7 +283,7 @@ def test_functions_compile(name):
 
 
 def test_tables_of_any_strides():
-    """cos and sin that differ; complex ones that are conjugated lazily."""
+    """cos and sin have different strides. Complex tables are conjugated lazily."""
     q, k = torch.randn(2, 5, 3, 32), torch.randn(2, 5, 1, 32)
     cos, sin = torch.randn(2, 5, 32), torch.randn(2, 32, 5).transpose(1, 2)
     table = torch.complex(torch.randn(1, 5, 16), torch.randn(1, 5, 16)).expand(2, 5, 16).conj()
@@ -289,8 +293,8 @@ def test_tables_of_any_strides():
             assert torch.equal(x, y)
 
 
-def test_position_ids_are_looked_at_by_nobody():
-    """As in eager."""
+def test_position_ids_are_ignored():
+    """Eager ignores them, too."""
     it = rotary("glmasr.apply_rotary_pos_emb")
     q, cos = torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32)
     ids = torch.randperm(5)[None]
@@ -311,19 +315,21 @@ def test_without_k(name):
         rotary("llama.apply_rotary_pos_emb").replacement(q, None, cos, sin)
 
 
-# ---- What is refused ----
+# ---- Refusals ----
 
-CALLS = {  # on Llama's function, of q and k [2, heads, 5, 16] and tables [2, 5, 16]
-    "cos is of 5 rows for 16 elements .* q is": dict(q=torch.randn(2, 3, 4, 16)),
+CALLS = {  # the message, and changes to a call of Llama's function with q and k [2, heads, 5, 16] and tables [2, 5, 16]
+    "cos has 5 rows for 16 elements .* q is": dict(q=torch.randn(2, 3, 4, 16)),
     "3 rows for 16": dict(cos=torch.randn(2, 3, 16), sin=torch.randn(2, 3, 16)),
     "for 8 elements of a head": dict(cos=torch.randn(2, 5, 8), sin=torch.randn(2, 5, 8)),
     "for 32 elements of a head": dict(cos=torch.randn(2, 5, 32), sin=torch.randn(2, 5, 32)),
     "with batch 3 where": dict(cos=torch.randn(3, 5, 16), sin=torch.randn(3, 5, 16)),
     "unsqueeze_dim 3": dict(unsqueeze_dim=3),
-    "not tried before patching: q torch.complex64": dict(q=torch.randn(2, 3, 5, 16, dtype=torch.complex64)),
+    "was not tried when the function was patched: q torch.complex64": dict(
+        q=torch.randn(2, 3, 5, 16, dtype=torch.complex64)
+    ),
     r"with tables torch.float32 \[1, 2, 5, 16\]": dict(cos=torch.randn(1, 2, 5, 16), sin=torch.randn(1, 2, 5, 16)),
-    r"sin has shape \[2, 5, 8\], and cos": dict(sin=torch.randn(2, 5, 8)),
-    "sin has dtype torch.bfloat16, and cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
+    r"sin has shape \[2, 5, 8\], but cos": dict(sin=torch.randn(2, 5, 8)),
+    "sin has dtype torch.bfloat16, but cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
     "requires a gradient": dict(cos=torch.randn(2, 5, 16, requires_grad=True)),
     "k must be a torch tensor, not None": dict(k=None),
     r"q has shape \[16\], and must have 2 dimensions": dict(q=torch.randn(16)),
@@ -349,7 +355,7 @@ def test_calls_that_lack_arguments():
 
 
 def load(source, name="modeling_made_up"):
-    """A module of that source, which Python knows until the end of the test."""
+    """Makes a module from source, which stays in sys.modules until the end of the test."""
     module = types.ModuleType(name)
     module.__dict__["torch"] = torch
     sys.modules[name] = module
@@ -378,27 +384,27 @@ class Attention(torch.nn.Module):
     def forward(self, q, k, cos, sin):
         return apply_rotary_pos_emb(q, k, cos, sin)
 """
-BROKEN = {  # what becomes of Llama's function, and how it is refused
-    "sign": ("(-x2, x1)", "(x2, x1)", "no pairing"),
-    "halves": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no pairing"),
-    "k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no pairing"),
-    "tables": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no pairing"),
-    "product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no pairing"),
-    "sum": ("return q * cos", "return q.bfloat16() * cos", "no pairing"),
-    "bf16": ("return q * cos +", "return (q.double() * cos).to(q.dtype) +", "neither rounding"),
-    "tables of 16 bits": ("cos, sin = cos", "cos = cos.bfloat16().to(cos.dtype)\n    cos, sin = cos", "no pairing"),
-    "rows": ("cos, sin = cos", "cos, sin = cos[..., -q.shape[2]:, :], sin[..., -q.shape[2]:, :]\n    cos, sin = cos",
-             "it takes tables of"),
+BROKEN = {  # a part of Llama's function, what replaces it, and the message
+    "sign": ("(-x2, x1)", "(x2, x1)", "no combination"),
+    "k is q": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no combination"),
+    "inverse k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no combination"),
+    "scaled sin": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no combination"),
+    "rounded product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no combination"),
+    "16-bit q": ("return q * cos", "return q.bfloat16() * cos", "no combination"),
+    "float64 product": ("return q * cos +", "return (q.double() * cos).to(q.dtype) +", "neither rounding"),
+    "tables of 16 bits": ("cos, sin = cos", "cos = cos.bfloat16().to(cos.dtype)\n    cos, sin = cos", "no combination"),
+    "last rows": ("cos, sin = cos", "cos, sin = cos[..., -q.shape[2]:, :], sin[..., -q.shape[2]:, :]\n    cos, sin = cos",
+             "it accepts tables of"),
     "detached": ("q * cos +", "q.detach() * cos +", "its gradient is not"),
-    "no autograd": ("def apply", "@torch.no_grad()\ndef apply", "autograd does not"),
+    "no autograd": ("def apply", "@torch.no_grad()\ndef apply", "autograd cannot"),
     "parameters": ("unsqueeze_dim=1)", "unsqueeze_dim)", "its parameters are"),
-    "nothing": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it takes no q and k"),
+    "always raises": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it does not accept q and k"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_functions_that_are_refused(what, made_up):
-    """Llama's function is known; with a change that a patch would get wrong, it is refused by name."""
+    """Llama's function is accepted. After a change that a patch would get wrong, it is refused by name."""
     old, new, message = BROKEN[what]
     with patches.patch(made_up(FUNCTION + ATTENTION).Attention()):
         pass
@@ -409,8 +415,8 @@ def test_functions_that_are_refused(what, made_up):
     assert vars(module) == before
 
 
-def test_one_known_and_one_unknown(made_up):
-    """Nothing is patched."""
+def test_one_accepted_and_one_refused_function(made_up):
+    """If one of two functions is refused, nothing is patched."""
     module = made_up(FUNCTION + "def apply_rotary_2d(q, k, grid):\n    return q, k\n" + ATTENTION + """
 class Vision(torch.nn.Module):
     def forward(self, q, grid):
@@ -420,12 +426,13 @@ class Vision(torch.nn.Module):
     both = torch.nn.ModuleList([module.Attention(), module.Vision()])
     refused("model", patches.patch, both, words=r"modeling_made_up.apply_rotary_2d: its parameters are \(q, k, grid\)")
     assert module.apply_rotary_pos_emb is original
-    with patches.patch(both[0]):  # whose methods do not call the other
+    with patches.patch(both[0]):  # its methods do not call the refused function
         assert module.apply_rotary_pos_emb is not original
 
 
-def test_functions_that_are_held_elsewhere(made_up):
-    """By an instance or a class, where replacing the module's does nothing."""
+def test_functions_in_attributes_are_refused(made_up):
+    """The function is an attribute of an instance or a class. Replacing it in the module would not replace the
+    attribute."""
     module = made_up(FUNCTION + """
 class Instance(torch.nn.Module):
     def __init__(self):
@@ -445,7 +452,7 @@ class Class(torch.nn.Module):
 
 
 def test_functions_by_other_names(made_up):
-    """Imported as something else, or called as an attribute of a module."""
+    """The function is imported under another name, or called as an attribute of a module."""
     made_up(FUNCTION, "modeling_made_up_1")
     by_alias = ATTENTION.replace("apply_rotary_pos_emb", "turn")
     alias = made_up("from modeling_made_up_1 import apply_rotary_pos_emb as turn\n" + by_alias, "modeling_made_up_2")
@@ -461,8 +468,8 @@ def test_functions_by_other_names(made_up):
         assert handle.calls == 1 and all(torch.equal(x, y) for x, y in zip(eager, patched))
 
 
-def test_what_cannot_be_replaced(made_up):
-    """A function that no module of sys.modules has, and one that is no function of Python, are refused by name."""
+def test_functions_that_cannot_be_replaced(made_up):
+    """A function that is in no module of sys.modules, and a callable that is no Python function, are refused by name."""
     space = dict(torch=torch, __name__="modeling_made_up_nowhere")
     exec(FUNCTION + ATTENTION, space)
     refused(
@@ -486,8 +493,8 @@ apply_rotary_pos_emb = Func()
 
 
 def test_functions_of_kernels(made_up):
-    """The package kernels makes such a module of a decorated function. As a global it is replaced; with another forward, as
-    kernelize gives it, it is asked again; as a submodule it is refused."""
+    """The package kernels turns a decorated function into a module like Func. If the module is a global, patch replaces it.
+    If kernelize has set another forward, patch tries it again. If it is a submodule, patch refuses it."""
     module = made_up(KERNEL + ATTENTION)
     model, q, cos = module.Attention(), torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32)
     eager, original = model(q, q, cos, cos.flip(-1)), module.apply_rotary_pos_emb
@@ -497,7 +504,7 @@ def test_functions_of_kernels(made_up):
     assert "modeling_made_up.apply_rotary_pos_emb: half" in repr(handle)
     assert module.apply_rotary_pos_emb is original
     original.forward = lambda q, k, cos, sin, unsqueeze_dim=1: (q.clone(), k.clone())
-    refused("model", patches.patch, model, words="modeling_made_up.apply_rotary_pos_emb: no pairing")
+    refused("model", patches.patch, model, words="modeling_made_up.apply_rotary_pos_emb: no combination")
     del original.forward
     model.rotary = original
     refused("model", patches.patch, model, words="modeling_made_up.Attention.rotary is a rotary function")
@@ -521,8 +528,8 @@ def test_models_that_are_refused(name):
 # ---- Undo ----
 
 
-def test_undo_gives_back_the_objects(made_up, caplog):
-    """Also to modules that took the function by value, before and after."""
+def test_undo_restores_the_original_objects(made_up, caplog):
+    """Undo also restores modules that imported the function by value, before or after the patch."""
     llama = modeling("llama")
     before = dict(vars(llama))
     importer = "from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as mine"
@@ -542,8 +549,8 @@ def test_undo_gives_back_the_objects(made_up, caplog):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_patches_of_the_same_function(first):
-    """It stays patched until both are undone, in either order, and each has its count."""
+def test_two_patches_of_the_same_function(first):
+    """The function stays patched until both patches are undone, in either order. Each patch has its own count."""
     llama, model, inputs = modeling("llama"), family("llama"), words()
     original = llama.apply_rotary_pos_emb
     handles = [patches.patch(model)]
@@ -564,7 +571,7 @@ def test_patches_of_the_same_function(first):
     assert repr(handles[0]).endswith(": %d calls" % handles[0].calls)
 
 
-def test_undo_leaves_what_others_have_put_there():
+def test_undo_keeps_replacements_by_others():
     llama, model = modeling("llama"), family("llama")
     original = llama.apply_rotary_pos_emb
     try:
@@ -575,8 +582,8 @@ def test_undo_leaves_what_others_have_put_there():
         llama.apply_rotary_pos_emb = original
 
 
-def test_patching_in_odd_places():
-    """In inference mode, under autocast and with another default device and dtype, and the random state stays."""
+def test_patching_in_unusual_contexts():
+    """patch works in inference mode, with autocast and with other default devices and dtypes. It keeps the random state."""
     model, state = family("llama"), torch.get_rng_state()
     torch.set_default_dtype(torch.float64)
     try:
@@ -592,7 +599,7 @@ def test_patching_in_odd_places():
 
 
 def test_command(tmp_path, capsys, monkeypatch):
-    """As python -m trope.transformers, without the seconds of a new process."""
+    """Runs python -m trope.transformers in this process, because a new process would take seconds."""
     hf.LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
     monkeypatch.setattr(sys, "argv", ["trope.transformers", str(tmp_path / "config.json")])
     with pytest.raises(SystemExit) as end:

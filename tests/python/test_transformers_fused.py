@@ -1,5 +1,5 @@
-"""trope.transformers.patch(model, fuse_norm=True): what an attention may do with a deferred norm, and what else may happen to a
-fused model: torch.compile, checkpointing, caches, copies, threads."""
+"""trope.transformers.patch(model, fuse_norm=True): what attentions may do with a postponed norm; fused models with
+autocast, torch.compile, checkpointing, caches, copies and threads."""
 
 import copy
 import importlib
@@ -31,14 +31,14 @@ from trope import transformers as patches  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-# ---- What is between a norm and the rotation ----
+# ---- Code between a norm and the rotation ----
 
 qwen3 = importlib.import_module("transformers.models.qwen3.modeling_qwen3")
 apply_rotary_pos_emb = qwen3.apply_rotary_pos_emb
 
 
 class Attention(torch.nn.Module):
-    """Returns q. `between` gets the input of the norm and its result, which is q."""
+    """An attention that returns q. `between` gets the input and the result of the norm, and returns the q to rotate."""
 
     def __init__(self, norm=None, between=lambda x, q: q, rotates=True):
         super().__init__()
@@ -62,7 +62,8 @@ def arrays(dtype=F32):
 
 
 def both(model, given, **fused):
-    """Results and gradients of x and the weight, eager's and patched, and [(norms fused, norms by modules)]."""
+    """Returns the result and the gradients of x and the weight for eager, the same for the patched model, and [(fused
+    norms, norms computed by modules)]."""
     results = []
     given[0].requires_grad_()
     for patch in (None, lambda: patches.patch(model, fuse_norm=True)):
@@ -99,7 +100,7 @@ def test_an_attention_that_changes_q_before_the_rotation(name):
 
 
 @pytest.mark.parametrize("view", ["transpose", "view", "shape"])
-def test_views_between(view):
+def test_views_between_norm_and_rotation(view):
     between = {
         "transpose": lambda x, q: q.transpose(1, 2).transpose(2, 1),
         "view": lambda x, q: q.view(q.shape),
@@ -116,15 +117,15 @@ def test_an_attention_that_does_not_rotate():
 
 
 def test_a_norm_that_nothing_reads():
-    """Its result leaves the attention, or is lost: refused at the exit."""
+    """If the norm's result leaves the attention or is lost, the call is refused when the attention returns."""
     for between in (lambda x, q: q, lambda x, q: x):
         model = Attention(between=between, rotates=False)
         with patches.patch(model, fuse_norm=True):
-            refused("fuse_norm", model, *arrays(), words="Attention has put off q_norm, and nothing has read")
+            refused("fuse_norm", model, *arrays(), words="Attention has postponed q_norm, but nothing has read")
 
 
 def test_an_input_that_is_written_to():
-    """Between the norm and what computes it."""
+    """The write comes after the call of the norm, and before the norm is computed."""
     for rotates in (True, False):
         model = Attention(between=lambda x, q: (x.add_(1), q if rotates else q.sin())[1], rotates=rotates)
         with torch.no_grad(), patches.patch(model, fuse_norm=True):
@@ -141,7 +142,8 @@ def test_clipped_q():
 
 
 def test_a_weight_of_another_dtype():
-    """bf16 q and an f32 weight: Qwen 3 gives f32, which the module computes. Gemma 3 gives bf16."""
+    """q is bf16, and the weight is f32. A norm of Qwen 3 then gives f32, so its module computes it. A norm of Gemma 3 gives
+    bf16, and is fused."""
     gemma3 = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
     for norm, counts in ((qwen3.Qwen3RMSNorm(16), (0, 1)), (gemma3.Gemma3RMSNorm(16), (1, 0))):
         x, _, cos, sin = arrays(BF16)
@@ -153,7 +155,7 @@ def test_a_weight_of_another_dtype():
 
 
 def test_a_rotation_in_another_dtype():
-    """bf16 q and f32 tables give f32, so that the rotation would not round the norm to bf16."""
+    """bf16 q and f32 tables give f32. The norm is not fused, because the rotation would not round it to bf16."""
     gemma3 = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
     x, k, cos, sin = arrays(BF16)
     for model in (Attention(gemma3.Gemma3RMSNorm(16).to(BF16)), After(gemma3.Gemma3RMSNorm(16).to(BF16))):
@@ -161,7 +163,7 @@ def test_a_rotation_in_another_dtype():
         assert norms == [(0, 1)] and eager[0].dtype == F32 and torch.equal(eager[0], patched[0])
 
 
-def test_a_norm_whose_gradient_is_another():
+def test_a_norm_with_another_gradient():
     class Detached(qwen3.Qwen3RMSNorm):
         def forward(self, x):
             return super().forward(x.detach()) + (x - x.detach())
@@ -172,7 +174,7 @@ def test_a_norm_whose_gradient_is_another():
 
 
 def test_float64():
-    """Modules normalise it in float32, and the rotation would not."""
+    """The norm is not fused, because modules normalise float64 in float32, and the rotation would not."""
     eager, patched, norms = both(Attention().double(), arrays(torch.float64))
     assert norms == [(0, 1)] and all(torch.equal(x, y) for x, y in zip(eager, patched))
 
@@ -186,7 +188,8 @@ def test_inference_mode():
 
 
 def test_forwards_that_are_refused():
-    """What does not call a norm with one argument, and a forward that two classes have."""
+    """A forward is refused if it uses a norm in another way than by a call with one argument, or if this call is part of a
+    larger expression. It is also refused if two classes share it."""
 
     class Asks(Attention):
         def forward(self, x, k, cos, sin):
@@ -202,8 +205,8 @@ def test_forwards_that_are_refused():
             return apply_rotary_pos_emb(self.q_norm(x), k, cos, sin)[0]
 
     for cls, words in (
-        (Asks, "used other than"),
-        (Keyword, "used other than"),
+        (Asks, "is not only called"),
+        (Keyword, "is not only called"),
         (Argument, "apply_rotary_pos_emb.* is between"),
     ):
         refused("fuse_norm", patches.patch, cls(), fuse_norm=True, words="%s: .*%s" % (cls.__name__, words))
@@ -215,8 +218,8 @@ def test_forwards_that_are_refused():
     refused("fuse_norm", patches.patch, Argument(), fuse_norm=True, words="Argument.forward is a method of other classes")
 
 
-def test_another_module_in_the_place_of_a_norm():
-    """Of another model of the class, or put there later: it is called."""
+def test_another_module_in_place_of_a_norm():
+    """A module that replaces the norm after the patch, and is of another kind, is called as in eager code."""
     model = Attention()
     with patches.patch(model, fuse_norm=True) as handle:
         given = arrays()
@@ -228,7 +231,8 @@ def test_another_module_in_the_place_of_a_norm():
 
 
 class After(torch.nn.Module):
-    """The norm comes after the rotation. `between` gets the result of the rotation, `behind` that of the norm too."""
+    """An attention with its norm after the rotation. `between` gets the result of the rotation, and returns the input of
+    the norm. `behind` gets this input and the result of the norm."""
 
     def __init__(self, norm=None, between=lambda q: q, behind=lambda turned, q: q.sin()):
         super().__init__()
@@ -242,8 +246,8 @@ class After(torch.nn.Module):
         return self.behind(turned, q)
 
 
-def test_what_reads_a_rotation_before_its_norm():
-    """Results of both are right, whatever is read first."""
+def test_reads_of_a_rotation_before_or_after_its_norm():
+    """The rotation and the norm have the right results, whichever is read first."""
     cases = [
         (After(), (1, 0)),
         (After(between=lambda q: q * 2), (0, 1)),
@@ -263,7 +267,7 @@ def test_what_reads_a_rotation_before_its_norm():
 
 
 def test_another_rotation_in_the_same_forward():
-    """By a function that leaves tokens out, which is neither put off nor takes a norm."""
+    """The other rotation is by a function that leaves tokens out. It is not postponed, and takes no norm."""
     dino = importlib.import_module("transformers.models.dinov3_vit.modeling_dinov3_vit")
     x, k, cos, sin = arrays()
 
@@ -282,7 +286,7 @@ def test_another_rotation_in_the_same_forward():
 def test_a_rotation_that_nothing_reads():
     model = After(behind=lambda turned, q: q)
     with patches.patch(model, fuse_norm=True):
-        refused("fuse_norm", model, *arrays(), words="After has put off the rotation, and nothing has read")
+        refused("fuse_norm", model, *arrays(), words="After has postponed the rotation, but nothing has read")
 
 
 def test_an_input_of_a_rotation_that_is_written_to():
@@ -297,8 +301,8 @@ def test_an_input_of_a_rotation_that_is_written_to():
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "nanochat"])
 def test_autocast(name):
-    """f32 weights: Qwen 3's norms give f32, and so are not fused. Gradients are apart as those without fuse_norm, which
-    round the rotation to bf16, by two roundings more a layer."""
+    """Weights are f32. Norms of Qwen 3 then give f32, and are not fused. The rotation rounds to bf16, as it does without
+    fuse_norm. This adds two roundings for each layer to the differences from eager's gradients."""
     model, inputs, weights = normed(name), words(), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights, autocast=True)
     with patches.patch(model, fuse_norm=True) as handle:
@@ -309,7 +313,7 @@ def test_autocast(name):
 
 @pytest.mark.parametrize("name", ["qwen3", "olmo2", "exaone4", "gemma4", "hunyuan_v1_dense", "llama4"])
 def test_compile(name):
-    """No graph break, the bits of eager calls with fuse_norm."""
+    """Compiled code has no graph break, and the bits of eager calls with fuse_norm."""
     torch._dynamo.reset()
     model, inputs, weights = normed(name).to(BF16), dict(words(), use_cache=False), torch.randn(2, 11, 64)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -322,15 +326,15 @@ def test_compile(name):
 
 
 def same_bits(model, compiled, inputs, weights):
-    """The gradients of both."""
+    """Checks that both give the same bits, and returns the gradients."""
     (y, gradients), (other, others) = run(model, inputs, weights), run(compiled, inputs, weights)
     others = {each.removeprefix("_orig_mod."): g for each, g in others.items()}
     assert torch.equal(y, other) and not differing(gradients, others)
     return gradients
 
 
-def test_what_is_compiled_notices_patch_and_undo():
-    """Of fuse_norm alone, while the rotary function stays patched."""
+def test_compiled_code_notices_patch_and_undo():
+    """Only fuse_norm is patched and undone, while the rotary function stays patched."""
     torch._dynamo.reset()
     model, inputs, weights = normed("qwen3"), dict(words(), use_cache=False), torch.randn(2, 11, 64)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -352,13 +356,13 @@ def test_checkpointing(name, reentrant):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=reentrant))
         again, others = run(model, inputs, weights)
         assert torch.equal(fused, again) and not differing(gradients, others)
-        assert handle.fused == 4 + 8  # a layer runs again in backward
+        assert handle.fused == 4 + 8  # each layer runs again in backward
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", ["qwen3", "exaone4", "gemma4", "olmo2", "llama4"])
 def test_generate(name, implementation):
-    """With a cache of keys, one token at a time: the same tokens, also through layers that do not rotate."""
+    """Generation with a key cache, one token at a time, gives the same tokens, even if some layers do not rotate."""
     model, ids = normed(name).eval(), words(7)["input_ids"]
     model.set_attn_implementation(implementation)
     options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, eos_token_id=None)
@@ -381,7 +385,7 @@ def test_meta():
 
 
 def test_copies_and_pickles():
-    """Neither has a trace of the patch, and both are fused as long as their class is."""
+    """Copies and pickles have no trace of the patch. They are fused as long as their class is."""
     model, inputs = normed("qwen3").eval(), words()
     eager, before = model(**inputs).logits, pickle.dumps(model)
     with patches.patch(model, fuse_norm=True) as handle:
@@ -398,7 +402,7 @@ def members(cls):
     )
 
 
-def test_without_fuse_norm_nothing_of_it_is_there():
+def test_without_fuse_norm_classes_are_unchanged():
     model, inputs = normed("qwen3"), words()
     before = members(qwen3.Qwen3Attention)
     eager = model(**inputs).logits
@@ -411,7 +415,7 @@ def test_without_fuse_norm_nothing_of_it_is_there():
 
 
 def test_two_patches():
-    """Norms are fused as long as one that has fuse_norm is there, in whatever order they are undone."""
+    """Norms are fused until the last patch with fuse_norm is undone, in any order."""
     model, inputs = normed("qwen3"), words()
     eager = model(**inputs).logits
     first = patches.patch(model, fuse_norm=True)
@@ -421,12 +425,12 @@ def test_two_patches():
     assert not torch.equal(fused, eager) and (first.fused, second.fused, third.fused) == (0, 0, 4)
     third.undo()
     assert torch.equal(model(**inputs).logits, eager) and second.calls == 4 and third.fused == 4
-    assert "4 norms fused, 0 by their modules" in repr(third)
+    assert "4 norms fused, 0 computed by their modules" in repr(third)
     second.undo()
 
 
-def test_another_norm_of_the_same_class_is_added():
-    """Models of one class need not have the same norms."""
+def test_models_of_one_class_with_different_norms():
+    """Models of one class may have different norms."""
     one, two = normed("glm4_moe"), normed("glm4_moe")
     before = members(type(attention(one)))
     del attention(one, 0).k_norm, attention(one, 1).k_norm
@@ -445,12 +449,16 @@ def test_two_kinds_of_norms_in_one_class():
     gemma3 = importlib.import_module("transformers.models.gemma3.modeling_gemma3")
     model = torch.nn.ModuleList([Attention(), Attention(gemma3.Gemma3RMSNorm(16))])
     refused(
-        "fuse_norm", patches.patch, model, fuse_norm=True, words="Attention.q_norm normalises in two ways: Qwen3.*; Gemma3"
+        "fuse_norm",
+        patches.patch,
+        model,
+        fuse_norm=True,
+        words="Attention.q_norm normalise in different ways: Qwen3.*; Gemma3",
     )
 
 
 def test_threads():
-    """Two threads, of which one runs with the norms in another order and fails in the middle."""
+    """Three threads run the model. Before each call, they run an attention that fails before its rotation."""
     model, inputs = normed("qwen3"), words()
     failing = Attention(between=lambda x, q: 1 / 0)
     with patches.patch(torch.nn.ModuleList([model, failing]), fuse_norm=True):

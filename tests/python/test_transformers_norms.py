@@ -1,4 +1,4 @@
-"""trope.transformers.patch(model, fuse_norm=True): the norms of q and k that rotations compute, in tiny random models."""
+"""trope.transformers.patch(model, fuse_norm=True): rotations compute the norms of q and k in tiny random models."""
 
 import collections
 import importlib
@@ -14,7 +14,7 @@ from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all te
 
 from checks import DEVICES  # noqa: E402
 from refusals import refused  # noqa: E402
-from trope import _abi, _fused_norms, _plan  # noqa: E402
+from trope import _abi, _fused_norms, _prepared  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 from trope.torch import _norms  # noqa: E402
 
@@ -34,7 +34,7 @@ MINIMAX = dict(head_dim=32, num_local_experts=4, num_experts_per_tok=2, **rope(p
 GEMMA3N = dict(head_dim=32, num_kv_shared_layers=0, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64,
                laurel_rank=8, activation_sparsity_pattern=[0.0, 0.0], altup_num_inputs=2, **SLIDING)  # fmt: skip
 
-# The class and its config, and how many norms of two layers rotations compute, and how many the modules.
+# The class, its config, and how many norms in two layers are computed by rotations, and how many by modules.
 NORMED = {
     "qwen3": (*FAMILIES["qwen3"][:2], 4, 0),
     "qwen3_moe": ("Qwen3Moe", dict(head_dim=16, **SMALL_EXPERTS), 4, 0),
@@ -43,23 +43,23 @@ NORMED = {
     "doge": ("Doge", {}, 4, 0),
     "lfm2": ("Lfm2", dict(layer_types=["conv", "full_attention"]), 2, 0),
     "glm4_moe": ("Glm4Moe", GLM, 4, 0),
-    # Layers that do not rotate.
+    # Models with a layer that does not rotate.
     "exaone4": ("Exaone4", SLIDING, 2, 2),
     "afmoe": ("Afmoe", AFMOE, 2, 2),
     "flint": ("Flint", dict(head_dim=16, **SLIDING), 2, 2),
-    # 1 + weight, a gate beside q, a window.
+    # 1 + weight. qwen3_next also has a gate beside q, and a window.
     "gemma3": (*FAMILIES["gemma3"][:2], 4, 0),
     "qwen3_next": ("Qwen3Next", dict(head_dim=32, **SMALL_EXPERTS, **LINEAR, **rope(partial_rotary_factor=0.25)), 2, 0),
-    # pow(mean + eps, -0.5); q and k by calls of their own.
+    # pow(mean + eps, -0.5). gemma4 and gemma3n rotate q and k by separate calls.
     "gemma4": (*FAMILIES["gemma4"][:2], 4, 0),
     "gemma3n": ("Gemma3n", GEMMA3N, 4, 0),
-    # All heads of a token together.
+    # Norms over all heads of a token.
     "olmo2": ("Olmo2", {}, 4, 0),
     "olmo3": ("Olmo3", SLIDING, 4, 0),
     "olmoe": ("Olmoe", EXPERTS, 4, 0),
     "flex_olmo": ("FlexOlmo", EXPERTS, 4, 0),
     "minimax_m2": ("MiniMaxM2", MINIMAX, 4, 0),
-    # After the rotation.
+    # Norms after the rotation.
     "hunyuan_v1_dense": ("HunYuanDenseV1", dict(head_dim=16), 4, 0),
     "llama4": (*FAMILIES["llama4"][:2], 4, 0),
     "nanochat": (*FAMILIES["nanochat"][:2], 4, 0),
@@ -77,13 +77,13 @@ def normed(name, **more):
 
 
 def attention(model, layer=-1):
-    """The attention of the last layer."""
+    """Returns the attention of a layer, by default of the last one."""
     found = [m for m in model.modules() if type(m).__name__.endswith("Attention")]
     return found[layer]
 
 
 def is_within(y, eager):
-    """What docs/python.md says of logits: this part of the largest one."""
+    """Whether logits are within the bound of docs/python.md, which is a fraction of the largest logit."""
     return (y.double() - eager.double()).abs().max() <= LOGITS[y.dtype] * eager.double().abs().max()
 
 
@@ -98,7 +98,7 @@ def is_norm(name):
 
 
 def far(gradients, others, dtype):
-    """The names of gradients that are further apart than docs/python.md says."""
+    """Returns the names of gradients that differ by more than docs/python.md allows."""
     assert gradients.keys() == others.keys()
     bounds = {name: (OF_NORMS if is_norm(name) else GRADIENTS)[dtype] for name in gradients}
     return [name for name, g in gradients.items() if (others[name] - g).norm() > bounds[name] * g.norm()]
@@ -108,8 +108,8 @@ def far(gradients, others, dtype):
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", NORMED)
 def test_family(name, dtype, device):
-    """Logits and all gradients within the bounds of eager's; eager's again after undo. (On a GPU, experts are added up in any
-    order.)"""
+    """Logits and gradients are within bounds of eager's, and have eager's bits again after undo. (On a GPU they are only
+    close, because experts are summed in no fixed order.)"""
     model, weights = normed(name).to(device, dtype), torch.randn(2, 11, 64).to(device)
     inputs = dict(input_ids=words()["input_ids"].to(device), use_cache=False)
     eager, gradients = run(model, inputs, weights)
@@ -128,14 +128,14 @@ def test_family(name, dtype, device):
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "gemma4"])
 def test_images(name):
-    """M-RoPE; a vision tower whose rotary function is called part by part, and whose norms are not fused."""
+    """Tests M-RoPE, and a vision tower that rotates heads part by part. The norms of the tower are not fused."""
     create, make_inputs, _ = IMAGES[name]
     model, inputs, weights = create(), make_inputs(), torch.randn(2, 14, 64)
     eager, gradients = run(model, inputs, weights)
     part = model
     if name == "gemma4":
         refused(
-            "fuse_norm", patches.patch, model, fuse_norm=True, words="Gemma4VisionAttention rotates in another function"
+            "fuse_norm", patches.patch, model, fuse_norm=True, words="Gemma4VisionAttention does not rotate in its forward"
         )
         part = model.model.language_model
     with patches.patch(part, fuse_norm=True) as handle:
@@ -147,7 +147,7 @@ def test_images(name):
 
 
 def run_eager(model, inputs, monkeypatch):
-    """Logits, and the rstd of all norms of q and k: {module: those of its calls}."""
+    """Returns the logits, and the rstds of all norms of q and k: {module: a list with the rstd of each call}."""
     rstds, running = collections.defaultdict(list), []
 
     def keep(function, is_root):
@@ -174,7 +174,7 @@ def run_eager(model, inputs, monkeypatch):
 
 
 def read_rstds(rstds, monkeypatch):
-    """Makes the norms of forward calls read these (TROPE_RSTD_READ)."""
+    """Makes the norms of forward calls read these rstds (TROPE_RSTD_READ)."""
     modules, make_norm, make_rstds = [], _fused_norms.Kind.norm, _norms._new_rstds
 
     def norm(kind, module, *how):
@@ -191,15 +191,15 @@ def read_rstds(rstds, monkeypatch):
 
     monkeypatch.setattr(_fused_norms.Kind, "norm", norm)
     monkeypatch.setattr(_norms, "_new_rstds", of_eager)
-    monkeypatch.setattr(_norms, "needs_gradient", lambda *call: True)  # which has an rstd
+    monkeypatch.setattr(_norms, "needs_gradient", lambda *call: True)  # such calls have an rstd
     monkeypatch.setattr(_abi, "RSTD_WRITE", _abi.RSTD_READ)
-    monkeypatch.setattr(_plan, "_plans", {})
+    monkeypatch.setattr(_prepared, "_prepared_calls", {})
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["f32", "bf16", "f16"])
 @pytest.mark.parametrize("name", NORMED)
-def test_the_bits_of_eager_with_its_rstd(name, dtype, monkeypatch):
-    """Every combination of a norm and a rotation rounds as eager does: with eager's rstd, logits have eager's bits."""
+def test_same_bits_as_eager_with_eagers_rstd(name, dtype, monkeypatch):
+    """Each norm and rotation rounds as eager does, in every combination. So with eager's rstd, logits have eager's bits."""
     model, inputs = normed(name).to(dtype), words(15)
     eager, rstds = run_eager(model, inputs, monkeypatch)
     assert sum(map(len, rstds.values())) == sum(NORMED[name][2:])
@@ -210,9 +210,9 @@ def test_the_bits_of_eager_with_its_rstd(name, dtype, monkeypatch):
     assert torch.equal(fused, eager) and handle._norms() == [NORMED[name][2:]]
 
 
-# ---- What is refused, before anything is changed ----
+# ---- Refusals ----
 
-LAYER_NORM = "is a %s, which is no RMS norm that trope.Norm has the bits of"
+LAYER_NORM = "is a %s, which is not an RMS norm that trope.Norm reproduces bit for bit"
 REFUSED = {
     "cohere.CohereModel": (dict(use_qk_norm=True), "CohereAttention.q_norm " + LAYER_NORM % "CohereLayerNorm"),
     "chameleon.ChameleonModel": (
@@ -231,15 +231,15 @@ REFUSED = {
         r"MuseSparkTextAttention: self.qk_norm\(query_states\) \* self.qk_scale_factor is between self.qk_norm and the rotation",
     ),
     "sapiens2.Sapiens2Model": ({}, "Sapiens2Attention: .*apply_rotary_pos_emb leaves tokens out"),
-    "gemma4.Gemma4VisionModel": ({}, "Gemma4VisionAttention rotates in another function than its forward"),
+    "gemma4.Gemma4VisionModel": ({}, "Gemma4VisionAttention does not rotate in its forward, but in another function"),
     "llama.LlamaModel": ({}, "no attention of .*LlamaModel normalises q and k"),
     "glm4_moe.Glm4MoeModel": (dict(GLM, use_qk_norm=False), "no attention of .*Glm4MoeModel normalises"),
 }
 
 
 @pytest.mark.parametrize("path", REFUSED)
-def test_refused(path):
-    """By name, before anything is changed. Without fuse_norm the same model is patched."""
+def test_models_that_are_refused(path):
+    """The model is refused by name, before anything is changed. Without fuse_norm, it is patched."""
     options, message = REFUSED[path]
     module, cls = path.split(".")
     module = importlib.import_module("transformers.models.%s.modeling_%s" % (module, module))
@@ -269,7 +269,7 @@ HOOKS = {
 @pytest.mark.parametrize("kind", HOOKS)
 @pytest.mark.parametrize("name", ["q_norm", "k_norm"])
 def test_hooks(kind, name):
-    """A norm with hooks is refused when the model is patched, and when it is called, if they come later."""
+    """A norm with hooks is refused when the model is patched or, if the hooks are added later, when it is called."""
     model, inputs = normed("qwen3"), words()
     norm = getattr(attention(model), name)
     hook = HOOKS[kind](norm)
@@ -284,12 +284,12 @@ def test_hooks(kind, name):
 
 
 def test_a_norm_with_a_forward_of_its_own():
-    """As accelerate and kernels give one to an instance."""
+    """accelerate and kernels set a forward on an instance."""
     model, inputs = normed("qwen3"), words()
     norm = attention(model).k_norm
     norm.forward = norm.forward
-    refused("fuse_norm", patches.patch, model, fuse_norm=True, words="layers.1.self_attn.k_norm has a forward of its own")
+    refused("fuse_norm", patches.patch, model, fuse_norm=True, words="layers.1.self_attn.k_norm has its own forward")
     del norm.forward
     with patches.patch(model, fuse_norm=True):
         norm.forward = lambda x: x
-        refused("fuse_norm", model, words="Qwen3Attention.k_norm has a forward of its own", **inputs)
+        refused("fuse_norm", model, words="Qwen3Attention.k_norm has its own forward", **inputs)

@@ -1,4 +1,4 @@
-"""trope.transformers: models whose function leaves tokens out, or turns q and k by other rows, eager and patched."""
+"""trope.transformers: models whose function leaves tokens out, or rotates q and k by different rows, eager and patched."""
 
 import pytest
 
@@ -21,14 +21,15 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def make_dinov3():
-    """Without the random scale that tables have in training."""
+    """Makes a model without the random scale that its tables have in training."""
     more = dict(num_register_tokens=3, query_bias=True, key_bias=True, pos_embed_rescale=None)
     config = hf.DINOv3ViTConfig(**vision(image_size=16, **more))
     return make(hf.DINOv3ViTModel, config), dict(pixel_values=torch.randn(2, 3, 16, 16))
 
 
 def make_memory_attention(name, prefix, **sizes):
-    """Of images with 3 x 4 tokens, which look at themselves and at a memory with 3 object pointers behind it."""
+    """Makes a memory attention. Images of 3 x 4 tokens attend to themselves and to a memory, which ends with 3 object
+    pointers."""
     sizes = dict(sizes, memory_attention_rope_feat_sizes=[3, 4])
     config = getattr(hf, prefix + "Config")(
         memory_attention_hidden_size=64, memory_attention_num_layers=2, memory_attention_feed_forward_hidden_size=32,
@@ -37,7 +38,7 @@ def make_memory_attention(name, prefix, **sizes):
     for key, value in sizes.items():
         setattr(config, key, value)
     model = make(getattr(modeling(name), prefix + "MemoryAttention"), config)
-    is_edgetam = name == "edgetam_video"  # two groups of a temporal and four spatial tokens
+    is_edgetam = name == "edgetam_video"  # two groups of one temporal and four spatial tokens
     memory = torch.randn(2, (2 * (1 + 4) if is_edgetam else 2 * 12) + 3, 2, 64)
     more = dict(num_spatial_memory_tokens=2) if is_edgetam else {}
     inputs = dict(
@@ -68,7 +69,7 @@ def make_muse_glimmer_assistant():
     return randomize(attention), inputs
 
 
-# What makes a module and its inputs, and how often each function is called.
+# The function that makes a module and its inputs, and the number of calls of each rotary function.
 PARTIAL = {
     "dinov3": (make_dinov3, [2]),
     "sam2": (lambda: make_memory_attention("sam2_video", "Sam2Video"), [4]),
@@ -81,8 +82,8 @@ PARTIAL = {
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", PARTIAL)
-def test_tokens_that_do_not_turn(name, dtype):
-    """As test_family, for models whose function leaves tokens out, or turns q and k by other rows."""
+def test_tokens_that_do_not_rotate(name, dtype):
+    """Like test_family, for models whose function leaves tokens out, or rotates q and k by different rows."""
     build, calls = PARTIAL[name]
     try:
         model, inputs = build()
@@ -114,7 +115,7 @@ def test_tokens_that_do_not_turn(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["dinov3", "sam3_tracker", "edgetam", "clvp", "muse_glimmer_assistant"])
-def test_tokens_that_do_not_turn_compile(name):
+def test_models_with_tokens_that_do_not_rotate_compile(name):
     torch._dynamo.reset()
     model, inputs = PARTIAL[name][0]()
     eager = model(**inputs)
@@ -129,8 +130,8 @@ def test_tokens_that_do_not_turn_compile(name):
 
 # ---- Functions ----
 
-# By name and case: the tokens of q and of k, the rows of cos, those of cos_k, other arguments, and which row turns each token of
-# q and of k (None: it stays).
+# The cases of each function: the numbers of tokens in q and k, the numbers of rows in cos and cos_k, and other arguments.
+# Then the row that rotates each token of q, and of k. Tokens with None are unchanged.
 STAYS = [None]
 TOKENS = {
     "dinov3_vit.apply_rotary_pos_emb": [
@@ -155,7 +156,7 @@ TOKENS = {
 
 
 def turn_tokens(x, cos, sin, rows, interleaved):
-    """The formula in float64: each token of x [batch, heads, tokens, head_dim] by its row of cos and sin [1, rows, columns]."""
+    """Rotates each token of x [batch, heads, tokens, head_dim] by its row of cos and sin [1, rows, columns], in float64."""
     y, turning = x.double().transpose(1, 2).clone(), [token for token, row in enumerate(rows) if row is not None]
     tables = [table.double()[:, [rows[token] for token in turning]] for table in (cos, sin)]
     pairing = "interleaved" if interleaved else "half"
@@ -165,12 +166,13 @@ def turn_tokens(x, cos, sin, rows, interleaved):
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name, case", [(name, i) for name in TOKENS for i in range(len(TOKENS[name]))])
-def test_tokens_turn_by_their_rows(name, case, dtype):
-    """The bits and strides of eager, its gradient, and the formula, with q and k of other strides than patch tried."""
+def test_tokens_rotate_by_their_rows(name, case, dtype):
+    """Results have eager's bits, strides and gradient, and agree with the formula. q and k have strides that patch has not
+    tried."""
     it = rotary(name)
     n_q, n_k, rows, rows_k, more, rows_of_q, rows_of_k = TOKENS[name][case]
     interleaved = it.recipe.options["pairing"] == "interleaved"
-    table_dtype = F32 if interleaved else dtype  # SAM's models cast q and k to that
+    table_dtype = F32 if interleaved else dtype  # SAM's models cast q and k to it
     q, k = torch.randn(2, n_q, 3, 16, dtype=dtype).transpose(1, 2), torch.randn(2, n_k, 2, 16, dtype=dtype).transpose(1, 2)
     tables = torch.randn(4, 1, max(rows, rows_k), 16, dtype=table_dtype)
     call = dict(q=q, k=k, cos=tables[0, :, :rows], sin=tables[1, :, :rows], **more)
@@ -189,8 +191,8 @@ def test_tokens_turn_by_their_rows(name, case, dtype):
     assert all(torch.equal(x, y) for x, y in zip(*gradients))
 
 
-def test_rows_that_are_taken():
-    """CLVP: position_ids choose rows of the tables, for q, k and v, also from the end, as indices of PyTorch do."""
+def test_position_ids_choose_rows():
+    """CLVP: position_ids choose rows of the tables for q, k and v. Negative ids count from the end, as in PyTorch."""
     it = rotary("clvp.apply_rotary_pos_emb")
     x, tables = torch.randn(3, 2, 3, 5, 16), torch.randn(2, 9, 16)
     for ids in (torch.randint(9, (2, 5)), torch.randint(9, (1, 5)), torch.tensor([[-1, 0, 8, -9, 3]])):
@@ -205,29 +207,31 @@ def test_rows_that_are_taken():
         it.replacement(**{**call, "position_ids": None})
 
 
-BAD_TOKENS = {  # the function, changes to a call of q and k of 6 tokens, and the message
-    "a keyword": ("dinov3_vit.apply_rotary_pos_emb", dict(other=1), "not tried before patching: keyword other"),
-    "more rows": ("dinov3_vit.apply_rotary_pos_emb", dict(cos=torch.randn(9, 16), sin=torch.randn(9, 16)), "cos is of 9 rows"),
+BAD_TOKENS = {  # the function, changes to a call with 6 tokens in q and k, and the message
+    "a keyword": ("dinov3_vit.apply_rotary_pos_emb", dict(other=1), "was not tried when the function was patched: keyword "
+                                                                    "other"),
+    "more rows": ("dinov3_vit.apply_rotary_pos_emb", dict(cos=torch.randn(9, 16), sin=torch.randn(9, 16)), "cos has 9 rows"),
     "a float": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=1.0), "num_k_exclude_rope must be"),
     "too many": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=7), "0 to 6"),
-    "no repeat": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=1), "for 6 tokens of q, 5 of k turn"),
+    "no repeat": ("sam3_tracker_video.apply_rotary_pos_emb_2d", dict(num_k_exclude_rope=1), "5 tokens of k rotate"),
     "several heads": (
         "sam3_tracker_video.apply_rotary_pos_emb_2d", dict(cos=torch.randn(2, 6, 16), sin=torch.randn(2, 6, 16)),
         r"cos has shape \[2, 6, 16\], and must have 1 in dimension 0",
     ),
     "no divisor": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=4), "repeat_freqs_k must be"),
     "zero": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=0), "repeat_freqs_k must be"),
-    "rows of k": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=2), "cos_k is of 6 rows for 3 tokens"),
+    "rows of k": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(repeat_freqs_k=2), "cos_k has 6 rows for 3 tokens"),
     "no table": ("edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(sin_k=None), "sin_k must be a torch tensor"),
     "another sin": (
-        "edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(sin_k=torch.randn(5, 16)), r"sin_k has shape \[5, 16\], and cos_k",
+        "edgetam_video.apply_rotary_pos_emb_2d_cross_attn", dict(sin_k=torch.randn(5, 16)), r"sin_k has shape \[5, 16\], but cos_k",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD_TOKENS)
-def test_tokens_that_are_refused(what):
-    """Also where eager's broadcasting would give something: tables [heads, tokens, columns] are not of a batch."""
+def test_calls_that_are_refused(what):
+    """Eager would accept and broadcast tables [heads, tokens, columns]. They are refused, because they have no batch
+    dimension."""
     name, changes, message = BAD_TOKENS[what]
     call = dict(q=torch.randn(2, 2, 6, 16), k=torch.randn(2, 2, 6, 16), cos=torch.randn(6, 16), sin=torch.randn(6, 16))
     if "edgetam" in name:

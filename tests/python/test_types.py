@@ -1,4 +1,4 @@
-"""Type checkers know what rotate returns, and which arguments it cannot do without (mypy; CI has it)."""
+"""A type checker (mypy, which CI has) knows what rotate returns and which arguments it requires."""
 
 import os
 import re
@@ -20,7 +20,7 @@ x = np.zeros((4, 2, 3, 8), np.float32)
 t = torch.zeros(4, 2, 3, 8)
 f = trope.Frequencies([1.0])
 """
-# Each line, and what its type must be: of a line that begins with "trope", that it is refused.
+# Each line, and a part of its revealed type. mypy must refuse lines that begin with "trope".
 LINES = {
     'reveal_type(trope.rotate(x, layout="sbhd", pairing="half", inv_freq=f))': "numpy.ndarray[",
     'reveal_type(trope.rotate(x, x, layout="sbhd", pairing="half", inv_freq=f))': "tuple[numpy.ndarray[",

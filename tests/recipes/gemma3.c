@@ -1,4 +1,4 @@
-/* The recipe "Norms of Qwen3 and Gemma 3": Gemma 3, a layer with sliding and one with full attention. */
+/* The recipe "Norms of Qwen3 and Gemma 3" for Gemma 3: a layer with sliding attention and a layer with full attention. */
 enum { BATCH = 2, TOKENS = 3, Q_HEADS = 2, KV_HEADS = 1, DIM = 256 };
 #include "recipes/normed.h"
 

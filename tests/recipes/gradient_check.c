@@ -1,4 +1,4 @@
-/* The recipe "A gradient check", of several elements. */
+/* The recipe "A gradient check", for every element. */
 #include "recipes/recipe.h"
 
 enum { BATCH = 2, TOKENS = 5, HEADS = 2, DIM = 8, COUNT = BATCH * TOKENS * HEADS * DIM };

@@ -1,11 +1,11 @@
-/* The recipe "Learnable frequencies": the step that it takes is that of the gradient by central differences. */
+/* The recipe "Learnable frequencies". Its step must agree with the gradient by central differences. */
 #include "recipes/recipe.h"
 
 enum { BATCH = 2, TOKENS = 9, HEADS = 3, DIM = 8 };
 
 static float x[BATCH][TOKENS][HEADS][DIM], dy[BATCH][TOKENS][HEADS][DIM], dx[BATCH][TOKENS][HEADS][DIM];
 
-/* The sum of dy * y, of which dy is the gradient. */
+/* The sum of dy * y. Its gradient with respect to y is dy. */
 static double loss(const double *inv_freq)
 {
     double sum = 0.0;

@@ -1,5 +1,6 @@
-/* The tensors of the recipes "Norms of Qwen3 and Gemma 3", and what they must hold: the norm and the rotation of a head in double,
- * and gradients by central differences. The program has BATCH, TOKENS, Q_HEADS, KV_HEADS and DIM. */
+/* The tensors of the recipes "Norms of Qwen3 and Gemma 3", and checks of their results. The checks compute the norm and the
+ * rotation of a head in double, and gradients by central differences. Define BATCH, TOKENS, Q_HEADS, KV_HEADS and DIM
+ * before including this file. */
 #ifndef TESTS_RECIPES_NORMED_H
 #define TESTS_RECIPES_NORMED_H
 
@@ -10,18 +11,18 @@ static float q[Q_SIZE], q_out[Q_SIZE], dq[Q_SIZE], dq_out[Q_SIZE];
 static float k[K_SIZE], k_out[K_SIZE], dk[K_SIZE], dk_out[K_SIZE];
 static float q_weight[DIM], k_weight[DIM], d_q_weight[DIM], d_k_weight[DIM];
 
-/* What a model does: multiplies by the weight plus `plus`, and rotates by position * inv_freq. */
+/* The model multiplies by weight + plus, and rotates by the angles position * inv_freq. */
 typedef struct {
     double plus, inv_freq[DIM / 2];
 } normed_model;
 
-/* The results and gradients of one tensor. */
+/* One tensor, with its results and gradients. */
 typedef struct {
     const float *x, *y, *dy, *dx, *weight, *d_weight;
     int heads;
 } normed_tensor;
 
-/* x so small that eps counts. */
+/* Fills the inputs. x is so small that eps changes the results. */
 static void fill_normed(void)
 {
     fill_random(q, NULL, sizeof q);
@@ -36,7 +37,7 @@ static void fill_normed(void)
     fill_random(k_weight, NULL, sizeof k_weight);
 }
 
-/* y of head n of a tensor, with x[i] and the weight's element i moved by so much; and the sum of dy * y. */
+/* Computes y of head n, after adding x_step to x[i] and weight_step to weight[i]. Returns the sum of dy * y. */
 static double normed_head(const normed_model *model, const normed_tensor *t, int n, int i, double x_step,
                           double weight_step, double *y)
 {
@@ -83,7 +84,7 @@ static void check_normed(const normed_model *model, const normed_tensor *t)
         check_near("d_weight", 0, i, t->d_weight[i], d_weight[i], 10.0);
 }
 
-/* Both tensors, whose frequencies are base^(-2i/DIM) / factor. */
+/* Checks both tensors, with the frequencies base^(-2i/DIM) / factor. */
 static void check_normed_model(double plus, double base, double factor)
 {
     const normed_tensor of_q = {q, q_out, dq_out, dq, q_weight, d_q_weight, Q_HEADS};

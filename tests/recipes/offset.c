@@ -1,4 +1,4 @@
-/* The recipe "Going on at an offset". */
+/* The recipe "Continuing at an offset". */
 #include "recipes/recipe.h"
 
 enum { BATCH = 3, TOKENS = 6, Q_HEADS = 4, KV_HEADS = 2, DIM = 16 };

@@ -1,4 +1,4 @@
-/* The recipe "Norms of Qwen3 and Gemma 3": Qwen3. */
+/* The recipe "Norms of Qwen3 and Gemma 3" for Qwen3. */
 enum { BATCH = 2, TOKENS = 3, Q_HEADS = 4, KV_HEADS = 2, DIM = 128 };
 #include "recipes/normed.h"
 

@@ -1,4 +1,4 @@
-/* What the programs around the recipes share: random buffers, and the rotation of a head in double. */
+/* Functions that the programs of the recipes share: random buffers, and checks against a rotation in double. */
 #ifndef TESTS_RECIPES_RECIPE_H
 #define TESTS_RECIPES_RECIPE_H
 
@@ -10,7 +10,7 @@
 #include "support/random.h"
 #include "trope/trope.h"
 
-/* Fills with numbers in [-1, 1), `size` bytes of them, and keeps them in `before`, which may be NULL. */
+/* Fills `size` bytes of x with random numbers in [-1, 1), and copies them to `before` unless it is NULL. */
 __attribute__((unused)) static void fill_random(float *x, float *before, int64_t size)
 {
     static random_state random = {1};
@@ -20,15 +20,15 @@ __attribute__((unused)) static void fill_random(float *x, float *before, int64_t
         memcpy(before, x, (size_t)size);
 }
 
-/* base^(-2i/d) */
+/* inv_freq[i] = base^(-2i/dim) */
 __attribute__((unused)) static void fill_frequencies(double *inv_freq, int dim, double base)
 {
     for (int i = 0; i < dim / 2; i++)
         inv_freq[i] = pow(base, -2.0 * i / dim);
 }
 
-/* That each of the heads of y, of `dim` elements, is the one of x, with pair i turned by angle[i]: pairs by halves in y, in x by
-   `pairing`. */
+/* Checks that each head of y is the head of x with pair i rotated by angle[i]. A head has `dim` elements. y has half
+ * pairing, and x has the pairing `pairing`. */
 __attribute__((unused)) static void check_turned(const float *y, const float *x, int heads, int dim, const double *angle,
                                                  int32_t pairing)
 {
@@ -42,7 +42,7 @@ __attribute__((unused)) static void check_turned(const float *y, const float *x,
     }
 }
 
-/* The same, by halves, at one position. */
+/* The same check at one position, with half pairing. */
 __attribute__((unused)) static void check_rotated(const float *y, const float *x, int heads, int dim, double position,
                                                   const double *inv_freq)
 {

@@ -1,4 +1,4 @@
-/* The recipe "A rule from a config": Llama 3.1's frequencies by their formula, and the rotation by them. */
+/* The recipe "A rule from a config". Checks the frequencies of Llama 3.1 against their formula, and the rotation. */
 #include "recipes/recipe.h"
 
 enum { BATCH = 2, TOKENS = 9, HEADS = 3 };

@@ -1,4 +1,4 @@
-/* The recipe "Un-rotating with mscale", and what the page says of backward. */
+/* The recipe "Undoing a rotation with mscale". Also checks the page's statement that backward would give m^2 times x. */
 #include "recipes/recipe.h"
 
 enum { BATCH = 2, TOKENS = 9, HEADS = 3, DIM = 16, COUNT = BATCH * TOKENS * HEADS * DIM };

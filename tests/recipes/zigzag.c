@@ -1,9 +1,9 @@
-/* The recipe "Zigzag context parallel", on every rank. */
+/* The recipe "Zigzag context parallel", run for every rank. */
 #include "recipes/recipe.h"
 
 enum { BATCH = 1, RANKS = 2, TOKENS = 12 / RANKS, HEADS = 3, DIM = 16, SEQUENCES = 2 };
 
-/* Sequences of 8 and 4, in chunks of 2 and 1. */
+/* Sequences of 8 and 4 tokens, in chunks of 2 and 1 tokens. */
 static const int64_t expected[RANKS][TOKENS] = {{0, 1, 6, 7, 0, 3}, {2, 3, 4, 5, 1, 2}};
 
 static void run_rank(int rank)

@@ -2,7 +2,7 @@
  * that every call needs.
  *
  *     call c = call_make(TROPE_F32, 1, TOKENS);
- *     call_add(&c, q, TROPE_SBHD, HEADS, DIM, DIM);                      in place; otherwise set src or dst of the result
+ *     call_add(&c, q, TROPE_SBHD, HEADS, DIM, DIM);                      in place; else set src or dst of the new operand
  *     c.args.inv_freq = inv_freq;
  *     trope_forward(call_args(&c))
  *
@@ -25,7 +25,7 @@ typedef struct call {
 #endif
 } call;
 
-/* A call on the CPU with one thread and half pairing, still without operands and angles. */
+/* A call on the CPU with one thread and half pairing. It has no operands and no angles yet. */
 static inline call call_make(int32_t dtype, int64_t batch, int64_t tokens)
 {
     call c;

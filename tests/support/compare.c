@@ -49,7 +49,7 @@ static int is_right(compare_state *s, const reference_element *expected, const v
         return bits == expected->bits;
     case REFERENCE_NAN:
         return isnan(got) && bits != unwritten;
-    default: /* native roundings have no ratio: the reference repeats them, so errors are usually 0 or the tolerance */
+    default: /* no ratio for native roundings: the reference repeats them, so errors are usually 0 or the tolerance */
         if (s->args->rounding == TROPE_ROUND_ONCE && expected->tolerance > 0)
             s->result->worst_ratio[dtype] = fmax(s->result->worst_ratio[dtype], error / expected->tolerance);
         return error <= expected->tolerance;

@@ -13,7 +13,7 @@ typedef struct comparison {
     char why[256];                     /* the first difference of the last call, "" if there was none */
     long elements;                     /* compared elements */
     long kinds[3];                     /* the compared elements of each reference_kind */
-    long sums[2];                      /* compared gradients of angles and weights: unused ones, used ones */
+    long sums[2];                      /* compared gradients of angles and weights: [0] without terms, [1] with terms */
     double worst_ratio[TROPE_F64 + 1]; /* the largest error / tolerance, by dtype */
 } comparison;
 

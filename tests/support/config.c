@@ -31,7 +31,7 @@ static const struct {
     [OPTION_POSITION_DTYPE] = {"position_dtype", {"i32", "i64"}},
     [OPTION_IDS] = {"ids", {"axes-batch-tokens", "batch-tokens", "tokens", "strided", "shared"}},
     [OPTION_RANGE] = {"range", {"inside", "clamp", "poison"}},
-    [OPTION_TURN] = {"rotation", {"forward", "inverse"}},
+    [OPTION_DIRECTION] = {"direction", {"forward", "inverse"}},
     [OPTION_MSCALE] = {"mscale", {"default", "one", "random"}},
     [OPTION_OPERANDS] = {"operands", {"1", "2", "3", "4", "many"}},
     [OPTION_HEADS] = {"heads", {"one", "many", "groups", "packed-qkv"}},
@@ -39,7 +39,7 @@ static const struct {
     [OPTION_SIZE] = {"size", {"tiny", "odd", "vectors"}},
     [OPTION_PLACE] = {"place", {"out", "in", "each"}},
     [OPTION_LAYOUT] = {"layout", {"sbhd", "bshd", "bhsd", "thd", "any-order", "gaps"}},
-    [OPTION_SAID] = {"given_by", {"layouts", "strides", "each"}},
+    [OPTION_GIVEN_BY] = {"given_by", {"layouts", "strides", "each"}},
     [OPTION_SOURCE] = {"source", {"like-destination", "other", "broadcast", "reversed"}},
     [OPTION_ELEMENTS] = {"elements", {"adjacent", "strided"}},
     [OPTION_SHARED] = {"shared", {"none", "group", "all", "each"}},
@@ -180,7 +180,7 @@ static void repair_norms(uint8_t *v)
                                       OPTION_NORM_ORDER,   OPTION_NORM_SCOPE,  OPTION_SUMS},
                          of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,       OPTION_AXES,   OPTION_ANGLES,
                                           OPTION_COLUMNS, OPTION_ANGLE_DTYPE, OPTION_TABLE,  OPTION_POSITIONS,
-                                          OPTION_RANGE,   OPTION_TURN,        OPTION_WINDOW, OPTION_MSCALE,
+                                          OPTION_RANGE,   OPTION_DIRECTION,   OPTION_WINDOW, OPTION_MSCALE,
                                           OPTION_GRADIENT};
     if (v[OPTION_NORM] == NORM_NONE)
         clear_options(v, of_norm, sizeof of_norm);
@@ -213,7 +213,7 @@ config_choices config_choose(uint64_t seed)
 
 int config_try(random_state *random, const uint8_t (*fixed)[2], int count, config_choices *choices)
 {
-    int held = 1;
+    int holds = 1;
     choices->times = 1;
     choices->sequences = 0;
     choices->pairs = 0;
@@ -229,8 +229,8 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
         choices->value[fixed[i][0]] = fixed[i][1];
     config_repair(choices);
     for (int i = 0; i < count; i++)
-        held &= choices->value[fixed[i][0]] == fixed[i][1];
-    return held;
+        holds &= choices->value[fixed[i][0]] == fixed[i][1];
+    return holds;
 }
 
 config_choices config_choose_with(uint64_t seed, const uint8_t (*fixed)[2], int count)

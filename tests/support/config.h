@@ -45,7 +45,7 @@ typedef enum config_option {
     OPTION_POSITION_DTYPE,
     OPTION_IDS,
     OPTION_RANGE,
-    OPTION_TURN,
+    OPTION_DIRECTION,
     OPTION_MSCALE,
     OPTION_OPERANDS, /* the number of operands minus 1, or OPERANDS_MANY */
     OPTION_HEADS,
@@ -53,7 +53,7 @@ typedef enum config_option {
     OPTION_SIZE,
     OPTION_PLACE,
     OPTION_LAYOUT,
-    OPTION_SAID,
+    OPTION_GIVEN_BY,
     OPTION_SOURCE,
     OPTION_ELEMENTS,
     OPTION_SHARED,
@@ -90,7 +90,7 @@ enum { POSITIONS_INDEX, POSITIONS_START, POSITIONS_STREAM, POSITIONS_IDS, POSITI
 /* SHARED: some strides are 0. */
 enum { IDS_AXES_BATCH_TOKENS, IDS_BATCH_TOKENS, IDS_TOKENS, IDS_STRIDED, IDS_SHARED };
 enum { RANGE_INSIDE, RANGE_CLAMP, RANGE_POISON };
-enum { TURN_FORWARD, TURN_INVERSE };
+enum { DIRECTION_FORWARD, DIRECTION_INVERSE };
 enum { MSCALE_DEFAULT, MSCALE_ONE, MSCALE_RANDOM };
 enum { OPERANDS_MANY = 4 };
 enum { HEADS_ONE, HEADS_MANY, HEADS_GROUPS, HEADS_PACKED_QKV };
@@ -99,7 +99,7 @@ enum { SIZE_TINY, SIZE_ODD, SIZE_VECTORS };
 enum { PLACE_OUT, PLACE_IN, PLACE_EACH };
 enum { LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD, LAYOUT_ANY_ORDER, LAYOUT_GAPS };
 /* How contiguous tensors are specified: by a layout, or by strides. EACH: a random choice for each tensor. */
-enum { SAID_LAYOUTS, SAID_STRIDES, SAID_EACH };
+enum { GIVEN_BY_LAYOUTS, GIVEN_BY_STRIDES, GIVEN_BY_EACH };
 enum { SOURCE_LIKE_DESTINATION, SOURCE_OTHER, SOURCE_BROADCAST, SOURCE_REVERSED };
 enum { ELEMENTS_ADJACENT, ELEMENTS_STRIDED };
 enum { SHARED_NONE, SHARED_GROUP, SHARED_ALL, SHARED_EACH };
@@ -143,7 +143,7 @@ typedef struct config_buffer {
 
 #define CONFIG_MAX_BUFFERS 144
 
-/* A test may read the shapes of a config from args. It gets a call to run from config_call. */
+/* A test may read the shapes of a config from args. config_call makes the call to run. */
 typedef struct config {
     uint64_t seed;
     config_choices choices;
@@ -164,11 +164,11 @@ const char *config_value_name(int option, int value);
 /* Random values for all options, with contradictions repaired. */
 config_choices config_choose(uint64_t seed);
 
-/* Resolves contradictions: changes each option that contradicts an earlier option. */
+/* Changes options that contradict other options, and sets options without effect to 0. */
 void config_repair(config_choices *choices);
 
-/* One attempt at random choices in which option has value for each {option, value} of `fixed`. Returns whether the
- * repair left these options unchanged. */
+/* Makes random choices, sets each {option, value} of `fixed`, and repairs contradictions. Returns whether the fixed options
+ * still have their values. */
 int config_try(random_state *random, const uint8_t (*fixed)[2], int count, config_choices *choices);
 
 /* Calls config_try until it succeeds; aborts if it never does. */

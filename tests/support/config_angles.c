@@ -19,7 +19,7 @@ static void table_sizes(const trope_args *a, int64_t size[4])
     size[3] = reference_columns(a);
 }
 
-/* The number of elements from the first to the last one of a table with `axes` planes. */
+/* The number of elements from the first to the last element of a table with `axes` planes, gaps included. */
 static int64_t table_extent(const trope_args *a, int axes, int32_t layout, const int64_t given[4])
 {
     int64_t size[4], stride[4], extent = 1;
@@ -45,9 +45,9 @@ static void arrange_table(builder *b, const int *order, int missing, int64_t str
     }
 }
 
-/* Chooses the dimensions {axis, batch, row, column} that get stride 0, as bits. A table with one axis always includes
- * the axis bit. A call with a gradient excludes the column bit: d_freqs may have the layout of the table, and its column
- * stride must not be 0. */
+/* Chooses the dimensions {axis, batch, row, column} that get stride 0, as bits. With one axis, the axis bit is always set.
+ * In a call with a gradient, the column bit is never set: d_freqs may have the layout of the table, and its column stride
+ * must not be 0. */
 static int choose_missing(builder *b, int choice)
 {
     const int one_axis = b->v[OPTION_AXES] == AXES_PARTS && b->a->parts < 2;
@@ -59,7 +59,7 @@ static int choose_missing(builder *b, int choice)
     return (int)between(b, 0, 3) | one_axis;
 }
 
-/* Chooses the strides of a table, or of its gradient, that is not contiguous. */
+/* Chooses the strides of a table or a gradient that is not contiguous. */
 static void choose_table_strides(builder *b, int choice, int64_t stride[4])
 {
     int order[4] = {0, 1, 2, 3};

@@ -74,7 +74,7 @@ static void make_pair_axis(builder *b, int pairs, int axes)
 /* Chooses the number of pairs of a part. Occasionally it is large, up to the limit. */
 static int choose_pairs(builder *b, int parts)
 {
-    static const int usual[] = {8, 16, 24, 32, 48, 64};
+    static const int typical[] = {8, 16, 24, 32, 48, 64};
     if (b->c->choices.pairs)
         return b->c->choices.pairs / parts;
     switch (b->v[OPTION_SIZE]) {
@@ -85,7 +85,7 @@ static int choose_pairs(builder *b, int parts)
     default:
         if (once_in(b, 40))
             return (int)between(b, 65, TROPE_MAX_ROTARY_DIM / 2 / parts);
-        return usual[between(b, 0, parts > 1 ? 2 : 5)];
+        return typical[between(b, 0, parts > 1 ? 2 : 5)];
     }
 }
 
@@ -100,7 +100,7 @@ static int32_t choose_rotation(builder *b)
     b->a->parts = parts == 1 ? (int32_t)between(b, 0, 1) : parts;
     b->a->pairing = pairings[b->v[OPTION_PAIRING]][0];
     b->a->pairing_out = pairings[b->v[OPTION_PAIRING]][1];
-    b->a->inverse = b->v[OPTION_TURN] == TURN_INVERSE;
+    b->a->inverse = b->v[OPTION_DIRECTION] == DIRECTION_INVERSE;
     b->a->mscale = b->v[OPTION_MSCALE] == MSCALE_ONE      ? 1
                    : b->v[OPTION_MSCALE] == MSCALE_RANDOM ? 2 * random_real(&b->random)
                                                           : 0;
@@ -177,7 +177,7 @@ static void forget_rotation(builder *b)
     memset(a->angle_stride, 0, sizeof a->angle_stride);
     for (int i = 0; i < a->operand_count; i++)
         b->operands[i].rotary_dim = TROPE_COPY;
-    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* because it has a norm */
+    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* operand 0 always has a norm */
 }
 
 static void build(builder *b)

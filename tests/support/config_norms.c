@@ -17,7 +17,7 @@ static int has_norm(builder *b, int i)
         return 0;
     case NORM_ALL:
         return 1;
-    default: /* with ALONE, the first operand always has a norm */
+    default: /* with NORM_ALONE, operand 0 always has a norm */
         return ((b->v[OPTION_NORM] == NORM_ALONE && i == 0) || once_in(b, 2)) && !b->operands[i].shared_heads;
     }
 }
@@ -56,7 +56,7 @@ static void make_sums(builder *b, trope_norm *n, int64_t heads, int64_t rows, in
     n->token_sums = add_numbers(b, dtype, n->heads_of_all_ranks * rows, 1.5);
 }
 
-/* Makes rstd. If forward writes it and the norm has sums, backward reads it, so it starts with random numbers. */
+/* Makes rstd. If forward writes rstd and the norm has sums, backward reads rstd. So rstd starts with random numbers. */
 static void make_rstd(builder *b, trope_norm *n, int64_t rstds, int32_t dtype)
 {
     n->rstd_use = b->v[OPTION_RSTD];

@@ -25,7 +25,7 @@ static int64_t ranks(const builder *b)
     return b->a->cp_size ? b->a->cp_size : 1;
 }
 
-/* The stored length of each sequence is a multiple of this, so that the context parallel layout can split it. */
+/* Each stored length is a multiple of this unit, so that the context parallel layout can split every sequence. */
 static int64_t unit_of_length(const builder *b)
 {
     if (b->a->cp_layout == TROPE_CP_FLAT)
@@ -51,8 +51,8 @@ static int64_t fill_stored_boundaries(builder *b, void *array, int64_t first)
     return end;
 }
 
-/* Fills in the boundaries of the unpadded sequences, none longer than the stored sequence. */
-static void fill_real_boundaries(builder *b, void *array, const void *stored)
+/* Fills in the boundaries of the unpadded sequences. Each is at most as long as its stored sequence. */
+static void fill_unpadded_boundaries(builder *b, void *array, const void *stored)
 {
     const int32_t dtype = b->a->cu_seqlens_dtype;
     int64_t end = once_in(b, 4) ? between(b, 0, 3) : 0;
@@ -80,9 +80,9 @@ void config_choose_packed_shape(builder *b)
     a->tokens = (end + ranks(b) - 1) / ranks(b) + (gaps ? between(b, 0, 3) : 0);
     a->cu_seqlens = stored;
     if (padded) {
-        void *real = new_indices(b, a->cu_seqlens_dtype, a->sequences + 1);
-        fill_real_boundaries(b, real, stored);
-        a->cu_seqlens = real;
+        void *unpadded = new_indices(b, a->cu_seqlens_dtype, a->sequences + 1);
+        fill_unpadded_boundaries(b, unpadded, stored);
+        a->cu_seqlens = unpadded;
         a->cu_seqlens_padded = stored;
     }
     a->padding = b->v[OPTION_PADDING];
@@ -91,8 +91,8 @@ void config_choose_packed_shape(builder *b)
 
 /* ---- Positions ---- */
 
-/* A position or id. For tables it is small and, if OPTION_RANGE allows it, sometimes below 0 or far outside. For
- * inv_freq and phase_step it may have any sign and magnitude. */
+/* A position or id. For tables it is small and, if OPTION_RANGE allows it, sometimes below 0 or far outside the
+ * table. For inv_freq and phase_step it may have any sign and magnitude. */
 static int64_t random_position(builder *b, int64_t most)
 {
     const int outside = b->v[OPTION_RANGE] != RANGE_INSIDE;
@@ -114,8 +114,7 @@ static void make_start_positions(builder *b)
     b->a->start_positions = starts;
 }
 
-/* Chooses the strides {axis, batch, token} of ids that are not contiguous, or that are contiguous but specified by
- * strides. */
+/* Chooses the strides {axis, batch, token} of ids that are specified by strides. The ids may be contiguous or not. */
 static void choose_id_strides(builder *b, int axes)
 {
     trope_args *a = b->a;

@@ -113,7 +113,7 @@ static void *add_destination(builder *b, const arrangement *r)
 static int32_t name_layout(builder *b, const int64_t *size, const int64_t *stride)
 {
     const int32_t first = (int32_t)between(b, 0, 3);
-    if (b->v[OPTION_SAID] == SAID_STRIDES || (b->v[OPTION_SAID] == SAID_EACH && once_in(b, 2)))
+    if (b->v[OPTION_GIVEN_BY] == GIVEN_BY_STRIDES || (b->v[OPTION_GIVEN_BY] == GIVEN_BY_EACH && once_in(b, 2)))
         return TROPE_STRIDED;
     for (int32_t i = 0; i < 4; i++) {
         const int32_t layout = TROPE_SBHD + (first + i) % 4;
@@ -222,7 +222,7 @@ static void make_tensors(builder *b, trope_operand *o)
         fill_operand(b, o, TENSOR_DST, 1);
 }
 
-/* Makes the tensors of the forward call if the operand has shared heads, which src then stores as one head. */
+/* Makes the forward call's tensors for an operand with shared heads. Its src stores these heads as one head. */
 static void make_forward_tensors(builder *b, int i)
 {
     trope_operand *forward = &b->c->operands[0][i];

@@ -15,9 +15,9 @@
 
 #define MARGIN 256 /* bytes beside the memory of a call that are checked for changes */
 
-/* A home. The call names its bytes [first, end), counted from the origin. A pointer with offset 0 points to the origin. */
+/* A home. The call may access its bytes [first, end), counted from the origin. The origin is the address of offset 0. */
 static struct {
-    unsigned char *begin; /* of its memory; inaccessible pages are before it and after its capacity */
+    unsigned char *begin; /* the first of GUARDED_CAPACITY bytes between two inaccessible pages */
     unsigned char *origin;
     int64_t first, end;
     size_t before, behind; /* the sizes of its margins */
@@ -78,7 +78,7 @@ static int64_t offset_of(uintptr_t address)
     return (int64_t)(address & (((uintptr_t)1 << NOWHERE_BITS) - 1)) - (int64_t)NOWHERE_MIDDLE;
 }
 
-/* Read or write the pointer `field` of a call, whatever its type is. */
+/* Read or write the pointer `field` of a call. The pointer may have any type. */
 static uintptr_t get_pointer(const void *field)
 {
     uintptr_t address;
@@ -106,7 +106,7 @@ void guarded_depart(const config *c, call *k)
         set_pointer(&a->pair_axis, guarded_nowhere(GUARDED_PAIR_AXIS, 0));
 }
 
-/* ---- The memory that a call names ---- */
+/* ---- The memory that a call describes ---- */
 
 /* The bytes [first, end), counted from the address in the pointer `field`. */
 typedef struct extent {
@@ -233,7 +233,7 @@ void guarded_arrive_host(const config *c, call *k, guarded_side side)
     arrive_array(&k->args.pair_axis, c->pair_axis, pairs, 1, side);
 }
 
-/* Finds the first and the last byte that the call names in each home. */
+/* Finds the first and the last byte in each home that the call may access. */
 static void measure_homes(const extent_list *list)
 {
     for (int i = 0; i < GUARDED_HOMES; i++) {
@@ -254,8 +254,8 @@ static void measure_homes(const extent_list *list)
     }
 }
 
-/* Gives a home its memory and fills it with the bytes of its buffer, which repeat beyond its end. Without a buffer the
- * memory is 0. */
+/* Gives a home its memory, and fills it with the bytes of its buffer. If the memory is larger than the buffer, the bytes
+ * repeat. Without a buffer, the memory is 0. */
 static int furnish_home(int home, const config_buffer *buffer, guarded_side side)
 {
     const int64_t first = homes[home].first, size = homes[home].end - first;

@@ -4,7 +4,7 @@
  *     call k = config_call(c, backward);
  *     guarded_depart(c, &k);                       its pointers become invalid addresses, and each buffer gets its own home
  *     ... change the pointers, or call functions that access no data ...
- *     guarded_arrive(c, &k, backward, side)        gives each home exactly the memory that the call names, filled from c
+ *     guarded_arrive(c, &k, backward, side)        gives each home exactly the memory that the call needs, filled from c
  *     ... trope_forward(call_args(&k)) ...
  *     guarded_return(c);                           copies what was written to c's buffers
  *
@@ -22,7 +22,7 @@
 /* The side on which an inaccessible page directly follows the memory. */
 typedef enum guarded_side { GUARDED_BELOW, GUARDED_ABOVE } guarded_side;
 
-/* The homes after those for a config's buffers: for its host arrays, for the structs, and for a test's own memory. */
+/* These homes follow the homes of a config's buffers. They hold its host arrays, the structs, and a test's own memory. */
 enum {
     GUARDED_INV_FREQ = CONFIG_MAX_BUFFERS,
     GUARDED_PHASE_STEP,
@@ -45,16 +45,16 @@ void *guarded_copy(int home, const void *from, size_t size, guarded_side side);
 /* An invalid address that stands for the byte at `offset` in the buffer of `home`. guarded_arrive replaces it. */
 uintptr_t guarded_nowhere(int home, int64_t offset);
 
-/* Makes each pointer of k an address that no processor can access. Pointers into the same buffer of c keep their
- * distance. */
+/* Makes each pointer of k an address that no processor can access. Pointers into the same buffer of c keep the distance
+ * between them. */
 void guarded_depart(const config *c, call *k);
 
 /* Gives the host arrays memory, for the pairs of the widest valid rotary_dim of the call. */
 void guarded_arrive_host(const config *c, call *k, guarded_side side);
 
-/* Gives the call its memory, including the host arrays: for each home, from the first to the last byte that the call
- * names there. The sizes of the call must be valid. If c's buffer is smaller, its content is repeated. Returns whether
- * the homes are large enough. */
+/* Gives the call its memory, including the host arrays. Each home gets the range of bytes that the call may access
+ * there. The sizes of the call must be valid. If c's buffer is smaller, its content is repeated. Returns whether the homes
+ * are large enough. */
 int guarded_arrive(const config *c, call *k, int backward, guarded_side side);
 
 /* Copies the bytes that belong to c's buffers back to them. */

@@ -14,7 +14,7 @@ double number_load(int32_t dtype, const void *element);
 /* Rounds to nearest, ties to even. */
 void number_store(int32_t dtype, void *element, double value);
 
-/* The nearest number of the dtype. From half an ulp above the largest number on, the result is infinity. */
+/* The nearest number of the dtype. Infinity if the value is at least half an ulp above the largest number. */
 double number_round(int32_t dtype, double value);
 
 /* Half of the distance between two neighbouring numbers of the dtype around `value`. */

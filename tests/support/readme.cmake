@@ -1,7 +1,7 @@
 # For tests that check the examples and outputs in the README.
 
-# trope_read_readme(TEXT) sets TEXT to the README, or to an empty string without one. CMake configures again when the
-# README changes.
+# trope_read_readme(TEXT) sets TEXT to the README, or to an empty string if there is no README. CMake configures again when
+# the README changes.
 function(trope_read_readme text)
   set(readme ${PROJECT_SOURCE_DIR}/README.md)
   set(content "")

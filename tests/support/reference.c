@@ -11,7 +11,7 @@ static reference_element a_number(long double value, double tolerance)
     return (reference_element){.value = value, .tolerance = tolerance, .kind = REFERENCE_NUMBER};
 }
 
-/* Like `fused`, but for exact inputs: computed in the arithmetic type, as the library does. */
+/* Like `fused`, but for exact inputs. It computes in the arithmetic type, like the library. */
 static double fused_exactly(const trope_args *args, term own, term product)
 {
     const double c = (double)own.coefficient, s = (double)product.coefficient;
@@ -42,7 +42,8 @@ static double rounded_product(int32_t dtype, term t, double sign)
     return number_round(dtype, t.x * number_round(dtype, (double)t.coefficient + sign * t.error));
 }
 
-/* Rounds each operation to this dtype, for the least and the greatest coefficients. The result is between the two. */
+/* Rounds each operation to this dtype, with the least and the greatest possible coefficients. The library's result is
+ * between the least and the greatest of these results. */
 static reference_element unfused(int32_t dtype, term a, term b)
 {
     double least = INFINITY, greatest = -INFINITY;
@@ -57,8 +58,8 @@ static reference_element unfused(int32_t dtype, term a, term b)
 }
 
 /* A product with a coefficient that already includes mscale. If cos and sin come from a table, the library's coefficient
- * is exactly their product with mscale, rounded. f64 has a tolerance instead, because long double is too narrow for the
- * product. */
+ * is exactly their product with mscale, rounded. In f64, the coefficient has a tolerance instead, because long double is
+ * too narrow for the exact product. */
 static term term_of(const trope_args *args, const turn *t, double x, double off, long double coefficient)
 {
     const double m = scale(args);
@@ -126,8 +127,8 @@ static int is_summed(const walk *w, int operand)
     return w->backward && w->args->operands[operand].shared_heads;
 }
 
-/* Sums `size` heads from head `first` on by the tree t[i] = t[2i] + t[2i+1], in the arithmetic type. `size` is a power
- * of two, and heads from index `heads` on count as 0. The heads of a group follow each other. */
+/* Sums `size` heads, starting at head `first`, by the tree t[i] = t[2i] + t[2i+1] in the arithmetic type. `size` is a power
+ * of two. Heads with an index of `heads` or more count as 0. The heads of a group follow each other. */
 static double sum_tree(const walk *w, head h, const tensor *t, int64_t element, int64_t first, int64_t size, int64_t heads)
 {
     if (first >= heads)
@@ -216,7 +217,7 @@ void reference_rotate(const walk *w, head h, int backward, reference_element *to
     }
 }
 
-/* Computes the head of dst that `h` belongs to. If heads are summed, only the first of them does this. */
+/* Computes the head of dst that `h` belongs to. If several heads are summed, only the first of them computes it. */
 static void write_head(const walk *w, head h)
 {
     const tensor dst = tensor_of(w->args, h.operand, TENSOR_DST, w->backward);

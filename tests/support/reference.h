@@ -4,8 +4,9 @@
  * A number comes with a tolerance for the roundings. Let u = 2^-24 (f64: 2^-53), m = mscale and
  * y = m cos a * p + m sin a * q, where p and q are elements of the source. The library's error is at most the sum of
  *
- *     (m e + u m|cos a| [m is not 1]) |p| + the same for sin a and q      cos and sin, e = 1.2e-7 (f64: 1e-15) or, for
- *                                                                        tables of them, 0; then times m, rounded
+ *     (m e + u m|cos a| [m is not 1]) |p| + the same for sin a and q      e is the error of cos and sin: 1.2e-7 (f64:
+ *                                                                        1e-15), or 0 if they come from a table.
+ *                                                                        u m|cos a| is the rounding of m cos a
  *     u |m sin a q|                                                      the rounded product
  *     half an ulp of y in the arithmetic                                 the fused operation
  *
@@ -17,8 +18,8 @@
  * times the sum.
  *
  * rstd, sums of heads and n(x) must have the bits that trope.h specifies, in the arithmetic type (f32, or f64 for f64
- * operands). So must the gradient of a norm where M' dy is exact. Elsewhere, the tolerance of M' dy is carried through
- * each operation. d_weight must be within 2^-20 of the sum of magnitudes (f64: 2^-49). */
+ * operands). Where M' dy is exact, the gradient of a norm must also have these bits. Elsewhere, the tolerance of M' dy
+ * propagates through each operation. d_weight must be within 2^-20 of the sum of magnitudes (f64: 2^-49). */
 #ifndef TESTS_SUPPORT_REFERENCE_H
 #define TESTS_SUPPORT_REFERENCE_H
 
@@ -74,10 +75,10 @@ int reference_pairs(const trope_args *args);
 /* The number of columns of a table of angles. */
 int reference_columns(const trope_args *args);
 
-/* The number of axes up to the last one that a pair uses. From a table with planes, the call reads this many planes. */
+/* The number of axes up to the last one that a pair uses. A call reads this many planes of a table with planes. */
 int reference_axes(const trope_args *args);
 
-/* The number of planes of a gradient with planes: reference_axes, or more if the ids have more axes. */
+/* The number of planes of a gradient with a plane for each axis: reference_axes, or more if the ids have more axes. */
 int reference_planes(const trope_args *args);
 
 /* The number of heads of an operand. */
@@ -86,7 +87,7 @@ int64_t reference_heads(const trope_args *args, int operand);
 /* The number of rstd values of a token: one for each head, or one for the whole token. */
 int64_t reference_rstds(const trope_args *args, int operand);
 
-/* The number of elements of the weight of an operand, or that a weight would have. */
+/* The number of elements of an operand's weight. Without a weight, the number that it would have. */
 int64_t reference_weights(const trope_args *args, int operand);
 
 /* The norm of an operand, or NULL. */

@@ -13,7 +13,7 @@ static void add_to_sum(const walk *w, int64_t index, long double factor, term t)
     sum->terms++;
 }
 
-/* The most by which the library's coefficients may differ from m cos a and m sin a. */
+/* The tolerance of the library's coefficients m cos a and m sin a. */
 static double coefficient_error(const trope_args *args, const turn *t, int i)
 {
     const double m = scale(args), greatest = fabs(m) * fmax(fabs((double)t->cosine[i]), fabs((double)t->sine[i]));

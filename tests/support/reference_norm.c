@@ -33,8 +33,8 @@ static int64_t number_of(const walk *w, head h)
     return h.group * w->args->operands[h.operand].heads_per_group + h.head;
 }
 
-/* Sums `size` numbers from t[first] on by the tree t[i] = t[2i] + t[2i+1]. `size` is a power of two, and numbers from
- * index `count` on count as 0. */
+/* Sums `size` numbers, starting at t[first], by the tree t[i] = t[2i] + t[2i+1]. `size` is a power of two. Numbers with an
+ * index of `count` or more count as 0. */
 static double sum_tree(const walk *w, const double *t, int64_t first, int64_t size, int64_t count)
 {
     if (first >= count)
@@ -160,7 +160,7 @@ static void load_out(const walk *w, head h, reference_element *out)
         reference_rotate(w, h, 1, out);
 }
 
-/* g = w out for an element, with the factor w, and a bound of its error. */
+/* g = w * out for one element with the factor w, and a bound of the error of g. */
 typedef struct weighted {
     double value, error;
 } weighted;
@@ -198,11 +198,11 @@ static int64_t count_covered(const walk *w, head h)
     return is_token(w, h.operand) ? reference_heads(w->args, h.operand) : 1;
 }
 
-/* A sum of products over the heads that a norm covers: first over each head, then over the heads. levels counts both
- * trees. */
+/* A sum of products over the heads that a norm covers: first within each head, then over the heads. levels is the number
+ * of levels of both trees together. */
 typedef struct covered_sum {
     double *of_head;
-    double off; /* the most by which the library's terms may differ */
+    double off; /* the sum of the tolerances of the terms */
     double magnitude;
     int levels, is_exact;
 } covered_sum;
@@ -227,8 +227,8 @@ static int64_t place_of_sum(const walk *w, int64_t number)
     return (number * w->args->batch + w->batch) * w->args->tokens + w->token;
 }
 
-/* Replaces the sums of the operand's heads by the sums of all ranks' heads, and returns their number. In backward,
- * is_exact keeps its value, because it also describes the elements. */
+/* Replaces the sums of the operand's heads by the sums of the heads of all ranks, and returns the number of all these
+ * heads. In backward, is_exact keeps its value, because it also describes the elements. */
 static int64_t read_sums(const walk *w, head h, covered_sum *sum)
 {
     const trope_norm *norm = reference_norm(w->args, h.operand);
@@ -257,7 +257,7 @@ static void note_sum(const walk *w, head h, double value, const covered_sum *of)
         sum->kind = REFERENCE_NAN;
 }
 
-/* Adds the sum of head `number`. `of` has its bounds. */
+/* Adds the sum `value` of head `number` to `sum`. `of` has the bounds of `value`. */
 static void add_head(int64_t number, double value, const covered_sum *of, covered_sum *sum)
 {
     sum->of_head[number] = value;

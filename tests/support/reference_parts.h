@@ -28,8 +28,8 @@ static inline double scale(const trope_args *args)
     return is_double(args) ? m : (double)(float)m;
 }
 
-/* One product of the rotation: an element of the source times a coefficient. The library's x may differ by at most
- * `off`, and its coefficient by at most `error`. */
+/* One product of the rotation: an element of the source times a coefficient. `off` is the tolerance of x, and `error` is
+ * the tolerance of the coefficient. */
 typedef struct term {
     double x;
     long double coefficient;
@@ -41,7 +41,7 @@ typedef struct term {
 /* The coefficients of one pair for one token. */
 typedef struct turn {
     long double cosine[2], sine[2]; /* of the angles of the first and the second element */
-    double error;                   /* the most by which the library's coefficients may differ */
+    double error;                   /* the tolerance of cosine and sine */
     int64_t position, row;
     int axis;
     int is_poisoned;
@@ -50,7 +50,7 @@ typedef struct turn {
 /* The numbers that a norm computes from the elements that it covers. */
 typedef struct norm_numbers {
     reference_element rstd;
-    double k, of_k; /* backward: ((p / D) rstd) rstd, and the most by which the library's may differ */
+    double k, of_k; /* backward: k = ((p / D) rstd) rstd, and its tolerance */
     int is_exact;   /* the library must compute exactly these numbers */
 } norm_numbers;
 
@@ -60,8 +60,8 @@ typedef struct walk {
     int64_t batch, token;
     reference_place place;
     turn turns[TROPE_MAX_ROTARY_DIM / 2];
-    double *x, *off;         /* of one head: the input of the rotation, and the most by which the library's may differ */
-    reference_element *head; /* its result, in the arithmetic type */
+    double *x, *off;         /* the rotation's input for one head, and its tolerance */
+    reference_element *head; /* the result for this head, in the arithmetic type */
     norm_numbers of_token;   /* of the current operand, if its norm covers the token */
     reference_result *result;
 } walk;
@@ -117,7 +117,7 @@ turn reference_find_turn(const trope_args *args, int64_t batch, const reference_
  * them. */
 void reference_find_token(walk *w, int operand);
 
-/* Sets w->x to the elements of a head, which are exact. */
+/* Sets w->x to the elements of a head, with a tolerance of 0. */
 void reference_load_head(const walk *w, head h, tensor_role role);
 
 /* Normalises w->x, a head of x, if the operand has a norm before the rotation. Stores rstd if the call writes it. */

@@ -7,7 +7,7 @@ static int64_t cp_size(const trope_args *args)
     return args->cp_size ? args->cp_size : 1;
 }
 
-/* The index of a boundary of the packed stream among the tokens of this rank. */
+/* Converts a boundary in the stream of all ranks to an index among the tokens of this rank. */
 static int64_t boundary_here(const trope_args *args, int64_t global)
 {
     if (cp_size(args) > 1 && args->cp_layout == TROPE_CP_FLAT)
@@ -27,7 +27,7 @@ static int64_t place_in_sequence(const trope_args *args, int64_t local, int64_t 
         return rank * local + i;
     case TROPE_CP_ZIGZAG: /* two chunks per rank: one from the front and one from the back */
         return i < chunk ? rank * chunk + i : (2 * size - 1 - rank) * chunk + (i - chunk);
-    case TROPE_CP_STRIPED: /* the tokens are dealt out one by one */
+    case TROPE_CP_STRIPED: /* rank r has the tokens r, r + size, r + 2 size, .. */
         return i * size + rank;
     default:
         return i;

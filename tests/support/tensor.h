@@ -1,5 +1,5 @@
-/* The tensors of a call in memory, whatever their layout is: sizes, strides, and the offset of each element. Elements
- * are numbered in the order [batch, tokens, groups, heads_per_group, head_dim]. */
+/* The tensors of a call in memory: sizes, strides, and the offset of each element, for every layout. Elements are numbered
+ * in the order [batch, tokens, groups, heads_per_group, head_dim]. */
 #ifndef TESTS_SUPPORT_TENSOR_H
 #define TESTS_SUPPORT_TENSOR_H
 
@@ -16,7 +16,7 @@ typedef struct tensor {
     int64_t size[TROPE_MAX_DIMS], stride[TROPE_MAX_DIMS];
 } tensor;
 
-/* Whether this tensor stores shared heads as one head, if the operand has any. x and dx do. */
+/* Whether the tensor of this role stores the shared heads of an operand as one head. This holds for x and dx. */
 static inline int tensor_is_shared(tensor_role role, int backward)
 {
     return backward ? role != TENSOR_SRC : role == TENSOR_SRC;
@@ -53,7 +53,7 @@ static inline tensor tensor_of(const trope_args *args, int operand, tensor_role 
         memcpy(t.stride, strides[role], sizeof t.stride);
     else if (layout[role])
         tensor_fill_strides(layout[role], t.size, t.stride);
-    for (int d = 0; d < TROPE_MAX_DIMS; d++) /* whatever stride was specified */
+    for (int d = 0; d < TROPE_MAX_DIMS; d++) /* even if another stride was specified */
         t.stride[d] = t.size[d] == 1 ? 0 : t.stride[d];
     return t;
 }
@@ -97,7 +97,7 @@ static inline int64_t tensor_index(const void *array, int32_t dtype, int64_t i)
     return dtype == TROPE_I64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
 }
 
-/* The strides {axis, batch, row, column} of a table, whatever its layout is. */
+/* The strides {axis, batch, row, column} of a table with any layout. */
 static inline void tensor_table_strides(const trope_args *args, int32_t layout, const int64_t given[4], int64_t columns,
                                         int64_t stride[4])
 {

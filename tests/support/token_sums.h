@@ -1,5 +1,5 @@
 /* token_sums for a call on some tokens of another call. The tokens follow each other, batch entry by batch entry, and
- * `row` is the index of the first one. The array has heads outside tokens, so the part gets a copy:
+ * `row` is the index of the first token. The array has heads outside tokens, so the part gets a copy:
  *
  *     call part = ...;                                 with the batch and tokens of the part
  *     token_sums_take(&whole, &part, row);

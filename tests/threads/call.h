@@ -1,5 +1,5 @@
-/* Calls to make on threads: f32 [tokens, 4 heads, 64] rotated by freqs from a start position, and the backward call with
- * the gradient of the angles, both beside what one thread makes of them. */
+/* Calls for tests of threads: f32 [tokens, 4 heads, 64] rotated by freqs from a start position, and the backward call with
+ * the gradient of the angles. Their results are compared with the results of one thread. */
 #ifndef TESTS_THREADS_CALL_H
 #define TESTS_THREADS_CALL_H
 
@@ -11,14 +11,14 @@
 #include "support/random.h"
 
 enum { HEADS = 4, HEAD_DIM = 64, ROW = HEADS * HEAD_DIM, PAIRS = HEAD_DIM / 2, FIRST = 3 };
-enum { FEW = 2, MANY = 2048 }; /* tokens: not worth a second thread; worth eight, as 4 MB are moved */
+enum { FEW = 2, MANY = 2048 }; /* tokens for one thread; tokens for eight threads: the call moves 4 MB */
 
 typedef struct threaded_call {
-    call call; /* of either direction; backward adds the gradient */
+    call call; /* for both directions; backward adds the gradient */
     int32_t start[1];
     size_t bytes, angle_bytes;
     float *src, *dst, *forward_src, *freqs, *d_freqs;
-    float *forward, *backward, *gradient; /* expected */
+    float *forward, *backward, *gradient; /* the expected results */
 } threaded_call;
 
 typedef trope_status (*direction)(const trope_args *args);
@@ -32,7 +32,7 @@ static inline float *make_floats(size_t bytes, uint64_t seed)
     return to;
 }
 
-/* Its one operand is said here and not by trope_fill_operand: a test opens the library by hand. */
+/* Fills in the operand without trope_fill_operand, because a test loads the library with dlopen. */
 static inline void make_args(threaded_call *c, int64_t tokens)
 {
     c->call = call_make(TROPE_F32, 1, tokens);
@@ -45,7 +45,8 @@ static inline void make_args(threaded_call *c, int64_t tokens)
     c->call.operands[0].head_dim = c->call.operands[0].rotary_dim = HEAD_DIM;
 }
 
-/* Runs a call with so many threads; whether it was accepted and, if there is one, has the expected bits. */
+/* Runs a call with this many threads. Returns whether the call succeeded and, if `expected` is not NULL, has the expected
+ * bits. */
 static inline int run_forward(threaded_call *c, direction forward, int threads, const float *expected)
 {
     memset(c->dst, 0xff, c->bytes);
@@ -72,7 +73,7 @@ static inline int run_backward(threaded_call *c, direction backward, int threads
            (!expected || (!memcmp(c->dst, expected, c->bytes) && !memcmp(c->d_freqs, c->gradient, c->angle_bytes)));
 }
 
-/* Sources and angles. What is expected is made by `expect`. */
+/* Makes the inputs of a call. `expect` makes the expected results. */
 static inline threaded_call *make_call(int64_t tokens)
 {
     threaded_call *c = calloc(1, sizeof *c);
@@ -91,7 +92,7 @@ static inline threaded_call *make_call(int64_t tokens)
     return c;
 }
 
-/* Takes the results of one thread as those that are expected. */
+/* Runs the calls on one thread and keeps their results as the expected results. */
 static inline int expect(threaded_call *c, direction forward, direction backward)
 {
     if (!run_forward(c, forward, 1, NULL))
@@ -112,7 +113,7 @@ static inline void free_call(threaded_call *c)
     free(c);
 }
 
-/* The threads of this process, as the system counts them. */
+/* Returns the system's count of the threads of this process. */
 static inline int count_threads(void)
 {
     DIR *tasks = opendir("/proc/self/task");

@@ -1,14 +1,14 @@
-/* Many threads of a program may call at once, with any number of threads each, some of them on small stacks: all finish,
- * and all have the bits of one thread. */
+/* Many threads of a program may make calls at the same time, each with any number of threads, and some on small stacks. All
+ * calls finish, and their results have the same bits as with one thread. */
 #include <pthread.h>
 
 #include "support/check.h"
 #include "threads/call.h"
 
-#ifdef SANITIZED /* whose frames are larger */
+#ifdef SANITIZED /* stack frames are larger */
 enum { SMALL_STACK = 512 << 10 };
 #else
-enum { SMALL_STACK = 80 << 10 }; /* 60 KB for a call, and what thread-local storage takes of it (the CUDA runtime's: 12) */
+enum { SMALL_STACK = 80 << 10 }; /* 60 KB for a call, and thread-local storage (12 KB for the CUDA runtime) */
 #endif
 enum { CALLERS = 12, ROUNDS = 40 };
 

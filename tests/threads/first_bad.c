@@ -1,11 +1,11 @@
-/* Of many positions that are out of range the first is named, by any number of threads that look for one. */
+/* If many positions are out of range, the error names the first one, with any number of threads. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "support/call.h"
 #include "support/check.h"
 
-enum { TOKENS = 40000, DIM = 2 }; /* as many as are worth eight threads */
+enum { TOKENS = 40000, DIM = 2 }; /* enough for eight threads */
 
 static float src[TOKENS * DIM], dst[TOKENS * DIM], freqs[TOKENS];
 static int64_t ids[TOKENS];
@@ -22,8 +22,8 @@ static trope_status run(int threads)
     return trope_forward(call_args(&c));
 }
 
-/* Makes every id from `token` on that `step` says bad, and checks that `token` is the one that is named. */
-static void check_named(int token, int step)
+/* Makes the ids of `token`, `token + step`, ... invalid, and checks that the error names `token`. */
+static void check_first_named(int token, int step)
 {
     char words[64];
     snprintf(words, sizeof words, "position %d of batch entry 0, token %d,", TOKENS + token, token);
@@ -31,7 +31,7 @@ static void check_named(int token, int step)
         ids[i] = i >= token && (i - token) % step == 0 ? TOKENS + i : i;
     for (int threads = 1; threads <= 8; threads++) {
         CHECK(run(threads) == TROPE_ERROR_DATA);
-        CHECK_MESSAGE(strstr(trope_last_error(), words), "%d threads: \"%s\" does not say \"%s\"", threads,
+        CHECK_MESSAGE(strstr(trope_last_error(), words), "%d threads: \"%s\" does not contain \"%s\"", threads,
                       trope_last_error(), words);
     }
 }
@@ -43,9 +43,9 @@ int main(void)
     for (int threads = 1; threads <= 8; threads++)
         CHECK(run(threads) == TROPE_OK);
     for (int token = 0; token < TOKENS; token += TOKENS / 16 - 1) {
-        check_named(token, 1);
-        check_named(token, TOKENS / 8);
-        check_named(token, TOKENS);
+        check_first_named(token, 1);
+        check_first_named(token, TOKENS / 8);
+        check_first_named(token, TOKENS);
     }
     return check_result();
 }

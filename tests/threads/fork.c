@@ -1,5 +1,5 @@
-/* A child of fork() makes calls like its parent, with workers of its own: after a threaded call, while another thread of
- * the parent is in one, and in a child of the child. */
+/* A child of fork() can make calls like its parent, with its own workers: after a call with threads, while another thread
+ * of the parent is in a call, and in a child of the child. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@ enum { CHILD_SECONDS = 60, CHILD_FAILED = 3 };
 
 static atomic_int stops;
 
-/* All calls of a child; 0 if every one of them was right. */
+/* Makes all calls of a child. Returns 0 if all results were right. */
 static int make_calls(threaded_call *few, threaded_call *many)
 {
     static const int counts[] = {1, 2, 8, 0};
@@ -27,12 +27,13 @@ static int make_calls(threaded_call *few, threaded_call *many)
     return 0;
 }
 
-/* Forks `generations` deep. Each generation makes its calls, the last one first. Returns the status that wait() gives. */
+/* Forks a chain of `generations` children. Each makes its calls, the last generation first. Returns the status from
+ * waitpid(). */
 static int fork_and_call(threaded_call *few, threaded_call *many, int generations)
 {
     const pid_t child = fork();
     if (child == 0) {
-        alarm(CHILD_SECONDS); /* one that hangs ends by a signal */
+        alarm(CHILD_SECONDS); /* a signal ends a child that hangs */
         const int before = count_threads();
         int status = generations > 1 ? fork_and_call(few, many, generations - 1) : 0;
         if (!status)
@@ -68,7 +69,7 @@ int main(void)
     void *wrong;
     CHECK(expect(few, trope_forward, trope_backward) && expect(many, trope_forward, trope_backward));
     CHECK(expect(other, trope_forward, trope_backward));
-    check_children(few, many, 2, "before any threads");
+    check_children(few, many, 2, "before the first threads");
     CHECK(run_forward(many, trope_forward, 8, many->forward));
     check_children(few, many, 4, "after a call");
     CHECK(!pthread_create(&caller, NULL, call_without_end, other));

@@ -1,5 +1,5 @@
-/* How many threads there are: OMP_NUM_THREADS or the processors of the process, read anew in a child; none for small calls;
- * and those that there are sleep between calls. */
+/* The default number of threads is OMP_NUM_THREADS, up to a limit, or else the number of processors of the process. A child
+ * process determines the number again. Small calls use no workers, and workers sleep between calls. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -36,7 +36,8 @@ static void use_one_processor(void)
     CHECK(!sched_setaffinity(0, sizeof one, &one));
 }
 
-/* The default number of a child that has the setting (NULL: has none), and one processor if `is_bound`. */
+/* Returns the default number of threads in a child with this OMP_NUM_THREADS (NULL: unset), on one processor if
+ * `is_bound`. */
 static int default_of_child(const char *setting, int is_bound)
 {
     const pid_t child = fork();
@@ -48,7 +49,7 @@ static int default_of_child(const char *setting, int is_bound)
         if (is_bound)
             use_one_processor();
         const int threads = default_threads();
-        setenv("OMP_NUM_THREADS", "1", 1); /* it was read, and is not read again */
+        setenv("OMP_NUM_THREADS", "1", 1); /* the library has read the variable already and must not read it again */
         _exit(default_threads() == threads ? threads : 255);
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
@@ -58,14 +59,14 @@ static int default_of_child(const char *setting, int is_bound)
 static void check_default(const char *setting, int is_bound, int expected)
 {
     const int threads = default_of_child(setting, is_bound);
-    CHECK_MESSAGE(threads == expected, "OMP_NUM_THREADS=%s%s: %d threads instead of %d", setting ? setting : "(none)",
+    CHECK_MESSAGE(threads == expected, "OMP_NUM_THREADS=%s%s: %d threads instead of %d", setting ? setting : "(unset)",
                   is_bound ? " on one processor" : "", threads, expected);
 }
 
 static void check_defaults(void)
 {
     const int processors = count_processors();
-    CHECK(default_threads() > 0); /* so that children have something to forget */
+    CHECK(default_threads() > 0); /* the parent now knows its number, which its children must not reuse */
     check_default(NULL, 0, processors);
     check_default(NULL, 1, 1);
     check_default("3", 0, 3);
@@ -89,7 +90,7 @@ static void check_sleep(void)
     const double before = processor_seconds();
     nanosleep(&pause, NULL);
     const double taken = processor_seconds() - before;
-    CHECK_MESSAGE(taken < 0.1, "idle workers took %g s of 0.3", taken);
+    CHECK_MESSAGE(taken < 0.1, "idle workers used %g s of processor time in 0.3 s", taken);
 }
 
 static void *stay(void *context)
@@ -101,7 +102,7 @@ static void *stay(void *context)
 
 static void check_workers(void)
 {
-    pthread_t first; /* with which a sanitizer begins a thread of its own: both are there before threads are counted */
+    pthread_t first; /* makes a sanitizer start its own thread: both must exist before threads are counted */
     CHECK(!pthread_create(&first, NULL, stay, NULL) && !pthread_detach(first));
     threaded_call *few = make_call(FEW), *many = make_call(MANY);
     CHECK(expect(few, trope_forward, trope_backward) && expect(many, trope_forward, trope_backward));

@@ -1,4 +1,5 @@
-/* Where no thread can be created, calls have the caller's, and the same bits; and the library goes on asking for more. */
+/* If no thread can be created, calls run on the caller's thread and give the same bits. Later calls try to create threads
+ * again. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,7 +9,7 @@
 
 static atomic_int refused;
 
-/* The library finds this one before the C library's. */
+/* The library uses this function instead of the C library's. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *context)
 {
     (void)thread;

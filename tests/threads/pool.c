@@ -1,5 +1,5 @@
-/* src/core/threads.c alone: which ranges it runs, on which threads, and what these threads are like. The linker gives it
- * __wrap_pthread_create, by which creation fails, or a worker comes late, when a test says so. */
+/* Tests src/core/threads.c alone: which ranges it runs, on which threads, and the properties of these threads. The linker
+ * replaces pthread_create by __wrap_pthread_create, so that a test can make creation fail or a worker start late. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fenv.h>
@@ -47,10 +47,10 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 /* ---- bodies ---- */
 
-/* What a call did: how often each index came, and what each range was run by. */
+/* What happened in a call: how often each index ran, and which threads ran the ranges. */
 typedef struct record {
-    int meets;           /* threads that must be in the body at once before one of them goes on */
-    int count;           /* of the call */
+    int meets;           /* how many threads must be in the body at the same time before any of them continues */
+    int count;           /* the number of indices of the call */
     atomic_int runs[64]; /* by index */
     atomic_int ranges, strangers, met, wrong_thread;
     pthread_t caller;
@@ -75,7 +75,7 @@ static void run(const void *context, int64_t begin, int64_t end)
     volatile double third = 3;
     third = 1 / third;
     atomic_fetch_add(&r->ranges, 1);
-    atomic_fetch_add(&r->wrong_thread, third != 0x1.5555555555555p-2); /* upwards it ends in 6 */
+    atomic_fetch_add(&r->wrong_thread, third != 0x1.5555555555555p-2); /* rounding upwards would give 6p-2 */
     if (!pthread_equal(pthread_self(), r->caller)) {
         atomic_fetch_add(&r->strangers, 1);
         check_worker(r);
@@ -87,7 +87,7 @@ static void run(const void *context, int64_t begin, int64_t end)
         sched_yield();
 }
 
-/* Runs a call and checks that each index came once. */
+/* Runs a call and checks that each index ran once. */
 static void call(record *r, int threads, int count)
 {
     r->caller = pthread_self();
@@ -96,14 +96,15 @@ static void call(record *r, int threads, int count)
     int wrong = 0;
     for (int i = 0; i < 64; i++)
         wrong += atomic_load(&r->runs[i]) != (i < count);
-    CHECK_MESSAGE(wrong == 0, "%d threads, %d indices: %d did not come once", threads, count, wrong);
-    CHECK_MESSAGE(r->wrong_thread == 0, "%d threads: %d faults of threads", threads, r->wrong_thread);
+    CHECK_MESSAGE(wrong == 0, "%d threads, %d indices: %d indices did not run exactly once", threads, count, wrong);
+    CHECK_MESSAGE(r->wrong_thread == 0, "%d threads: %d wrong properties of threads", threads, r->wrong_thread);
 }
 
 /* ---- tests ---- */
 
-/* A call has as many threads as it asks for and can be made, all at once: the ranges meet. */
-static void check_team(int threads, int expected)
+/* A call runs on as many threads as it requests and as can be created, all at the same time: their ranges wait for each
+ * other. */
+static void check_thread_count(int threads, int expected)
 {
     record r = {.meets = expected};
     call(&r, threads, 64);
@@ -114,25 +115,25 @@ static void check_team(int threads, int expected)
 static void check_failed_creation(void)
 {
     atomic_store(&may_be_made, 0);
-    check_team(4, 1);
+    check_thread_count(4, 1);
     atomic_store(&may_be_made, 2);
-    check_team(4, 3);
-    check_team(2, 2);
+    check_thread_count(4, 3);
+    check_thread_count(2, 2);
     atomic_store(&may_be_made, MOST);
-    check_team(4, 4);
+    check_thread_count(4, 4);
 }
 
-/* A worker that does not get to run holds up no call: the caller does its work. */
+/* A worker that starts late does not delay a call: the caller does the work of this worker. */
 static void check_late_worker(void)
 {
     atomic_store(&may_start, 0);
     for (int i = 0; i < 3; i++) {
-        record r = {.meets = 4}; /* of the threads that there are; the fifth is late */
+        record r = {.meets = 4}; /* the running threads; the fifth thread is late */
         call(&r, 5, 64);
         CHECK_MESSAGE(r.ranges == 5 && r.strangers == 3, "%d ranges, %d by workers", r.ranges, r.strangers);
     }
     atomic_store(&may_start, 1);
-    check_team(5, 5);
+    check_thread_count(5, 5);
 }
 
 static void check_ranges(void)
@@ -147,7 +148,7 @@ static void check_ranges(void)
     }
 }
 
-/* A call from a body, on a worker or on the caller's thread. */
+/* Makes calls from a body, on a worker or on the caller's thread. */
 static void run_nested(const void *context, int64_t begin, int64_t end)
 {
     record *inner = (record *)context;
@@ -164,10 +165,10 @@ static void check_nested_call(void)
     for (int i = 0; i < 8; i++)
         CHECK_MESSAGE(inner[i].ranges == 1 && inner[i].strangers == 0 && inner[i].wrong_thread == 0 &&
                           inner[i].runs[63] == 1,
-                      "call %d from a body: %d ranges, %d by workers", i, inner[i].ranges, inner[i].strangers);
+                      "nested call %d: %d ranges, %d by workers", i, inner[i].ranges, inner[i].strangers);
 }
 
-/* The body of a call that another thread makes while this one has the workers. */
+/* A call that another thread makes while the first call uses the workers. */
 static void *call_beside(void *context)
 {
     record *r = context;
@@ -189,15 +190,15 @@ static void run_beside(const void *context, int64_t begin, int64_t end)
     atomic_fetch_add(wrong, r.ranges != 1 || r.strangers != 0);
 }
 
-static void check_call_beside(void)
+static void check_concurrent_call(void)
 {
     atomic_int wrong = 0;
     trope_parallel_for(4, 64, run_beside, &wrong);
     CHECK(wrong == 0);
-    check_team(4, 4); /* the workers are free again */
+    check_thread_count(4, 4); /* the workers are free again */
 }
 
-/* What the caller's thread had set is as it was, though it made workers. */
+/* The caller's rounding mode and signal mask are unchanged, although its calls created workers. */
 static void check_caller(int rounding, const sigset_t *blocked)
 {
     sigset_t now;
@@ -229,12 +230,12 @@ int main(void)
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR2);
     CHECK(!pthread_sigmask(SIG_SETMASK, &blocked, NULL));
-    CHECK(!fesetround(FE_UPWARD)); /* workers would inherit it */
+    CHECK(!fesetround(FE_UPWARD)); /* workers would inherit this mode */
     check_failed_creation();
     check_late_worker();
     check_ranges();
     check_nested_call();
-    check_call_beside();
+    check_concurrent_call();
     check_caller(FE_UPWARD, &blocked);
     CHECK(!fesetround(FE_TONEAREST));
     check_useful_threads();

@@ -1,5 +1,5 @@
-/* A program may open the library, call it on threads and close it, over and over: it crashes nothing, and takes no more
- * memory the hundredth time. Usage: reload LIBRARY (which the program must not be linked with) */
+/* A program may repeatedly open the library, make calls with threads, and close it. Nothing crashes and memory does not
+ * grow. Usage: reload LIBRARY (the program must not be linked with it) */
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ static int open_call_and_close(const char *path, threaded_call *c)
     return !dlclose(library) && holds;
 }
 
-/* Bytes of address space and of memory. */
+/* Measures the bytes of address space and of memory. */
 static void measure_memory(long size[2])
 {
     FILE *file = fopen("/proc/self/statm", "r");
@@ -53,10 +53,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < CYCLES; i++)
         CHECK(open_call_and_close(argv[1], c));
     measure_memory(after);
-    CHECK_MESSAGE(count_threads() == threads, "%d threads, and %d before", count_threads(), threads);
-#ifndef SANITIZED               /* by the build: a sanitizer remembers what was */
-    for (int i = 0; i < 2; i++) /* 10 KB a cycle would be noticed, a worker's stack all the more */
-        CHECK_MESSAGE(after[i] - before[i] < CYCLES * 10240L, "%s: %ld bytes more", i ? "memory" : "addresses",
+    CHECK_MESSAGE(count_threads() == threads, "%d threads instead of %d", count_threads(), threads);
+#ifndef SANITIZED               /* a sanitizer keeps records of freed memory */
+    for (int i = 0; i < 2; i++) /* detects 10 KB a cycle; a worker's stack is larger */
+        CHECK_MESSAGE(after[i] - before[i] < CYCLES * 10240L, "%s grew by %ld bytes", i ? "memory" : "address space",
                       after[i] - before[i]);
 #endif
     free_call(c);

@@ -1,6 +1,6 @@
-/* A call takes at most 60 KB of its caller's stack, as the header says, whatever it does; also one that is refused, and the
- * functions beside it. All of them run on a stack that is painted, and of which one sees later how far it was used: less what
- * a thread uses that does nothing, such as thread-local storage.
+/* Any call uses at most 60 KB of its caller's stack, as the header promises. This also holds for refused calls and for the
+ * other functions of the library. All of them run on a stack that is filled with a pattern, which shows afterwards how many
+ * bytes were used. The test subtracts the stack that an idle thread uses, such as thread-local storage.
  *
  *     threads_stack [--seed S] [--count N] */
 #define _GNU_SOURCE
@@ -15,7 +15,7 @@
 
 enum { STACK = 1 << 20, PAINT = 0xa5, PROMISED = 60 << 10 };
 
-/* Made beforehand, on another stack: a config is made by functions that have large frames. */
+/* Made in advance on another stack, because the functions that make a config have large stack frames. */
 typedef struct painted_call {
     config *c;
     call k[2];
@@ -47,7 +47,7 @@ static void *run_calls(void *context)
     return NULL;
 }
 
-/* Bytes of the stack that are not painted any more. */
+/* Returns the number of bytes from the first changed byte to the end of the stack. */
 static size_t used(const unsigned char *stack)
 {
     size_t untouched = 0;
@@ -96,9 +96,9 @@ int main(int argc, char **argv)
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         const size_t nothing = run_painted(stack, do_nothing, NULL), bytes = run_config(seed, stack) - nothing;
         most = bytes > most ? bytes : most;
-        CHECK_MESSAGE(bytes <= PROMISED, "%zu bytes of the stack; --seed 0x%llx --count 1", bytes,
+        CHECK_MESSAGE(bytes <= PROMISED, "the call used %zu bytes of the stack; --seed 0x%llx --count 1", bytes,
                       (unsigned long long)seed);
     }
-    printf("at most %zu bytes of the stack\n", most);
+    printf("calls used at most %zu bytes of the stack\n", most);
     return check_result();
 }

@@ -1,9 +1,9 @@
-/* Which kernel each case of `trope bench` for CUDA is, asked for without a device and without memory: the calls are made as
- * the bench makes them, on addresses where nothing is.
+/* Finds the kernel of each CUDA case of `trope bench`, without a device and without memory. The calls are the bench's
+ * calls, but their addresses have no memory.
  *
- * The library takes each call. With CUDA each case runs one of the kernels that the backend lists, and each of them is run by
- * some case: what no call of training chooses need not be compiled, unless no other kernel can do it (only_way). A build
- * without CUDA is asked about the same calls as if their memory were the host's.
+ * The library must accept each call. With CUDA, each case must run a kernel that the backend lists, and each listed kernel
+ * must be run by some case: a kernel that no training call uses is not worth compiling. Kernels whose work no other kernel
+ * can do are exceptions (only_way). A build without CUDA checks the same calls as if their memory were host memory.
  *
  *     tools_bench_kernels [--list]    --list prints the kernel of each case */
 #include <string.h>
@@ -23,11 +23,11 @@ typedef struct kernel_use {
     long cases;
     const char *const *listed;
     int listed_count;
-    long uses[MAX_KERNELS]; /* cases that chose each of `listed` */
+    long uses[MAX_KERNELS]; /* the number of cases that chose each listed kernel */
 } kernel_use;
 
 #ifdef TROPE_CUDA
-/* trope_kernel_name without the question whether there is a device. */
+/* Like trope_kernel_name, but without the check for a device. */
 static trope_status find_kernel(const bench_made_call *made, char *name)
 {
     static trope_call call;
@@ -77,7 +77,7 @@ static int visit(void *context, const bench_made_call *made)
     return 0;
 }
 
-/* Heads that are not made of vectors go by elements or not at all. */
+/* Only the -elements kernels support heads that do not consist of whole vectors. */
 static int only_way(const char *name)
 {
     return strstr(name, "-elements") != NULL;
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
     CHECK(!bench_visit_cuda_calls(visit, &use));
     CHECK(use.cases > 0);
     for (int i = 0; i < use.listed_count; i++)
-        CHECK_MESSAGE(use.uses[i] || only_way(use.listed[i]), "%s is chosen by no case", use.listed[i]);
+        CHECK_MESSAGE(use.uses[i] || only_way(use.listed[i]), "no case runs %s", use.listed[i]);
     printf("%ld cases, %d kernels listed\n", use.cases, use.listed_count);
     return check_result();
 }

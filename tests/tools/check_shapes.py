@@ -1,5 +1,4 @@
-"""trope check: the calls that it can be asked for, what it prints of them, what it says of overflow, how it says how far it is,
-and what it refuses."""
+"""Tests of trope check: the calls that its options describe, its output, overflow, progress and refusals."""
 
 import os
 import pty
@@ -11,11 +10,11 @@ import harness
 from harness import TOOL, check, run
 
 LARGE = ["--shape", "1,4096,32,128"]  # takes most of a minute
-SECONDS = ["--shape", "1,2048,8,128"]  # takes some
+SECONDS = ["--shape", "1,2048,8,128"]  # takes some seconds
 
 
 def holds(*options):
-    """The lines that begin with # of a check that holds."""
+    """Runs a check that must pass. Returns the lines that begin with #."""
     result = run("check", *options)
     rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
     check(result.returncode == 0, "check", options, result.stdout, result.stderr)
@@ -28,10 +27,10 @@ def holds(*options):
 
 def refused(words, *options):
     result = run("check", *options)
-    check(result.returncode == 2 and result.stderr.count("\n") == 1, options, "is refused in one line:", result.stderr)
-    check(result.stdout == "", options, "prints nothing else", result.stdout)
+    check(result.returncode == 2 and result.stderr.count("\n") == 1, options, "must be refused in one line:", result.stderr)
+    check(result.stdout == "", options, "must print nothing else:", result.stdout)
     for word in words:
-        check(word in result.stderr, options, "has no", word, "in", result.stderr)
+        check(word in result.stderr, options, "must print the word", word, "but prints", result.stderr)
 
 
 def one_operand():
@@ -44,55 +43,55 @@ def one_operand():
                     ["--dtype", "bf16", "--rounding", "native", "--scaling",
                      "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]):
         lines = holds(*options)
-        check("6 of 6 checks hold" in lines[-1], "a verdict", lines)
+        check("6 of 6 checks hold" in lines[-1], "the last line is the verdict", lines)
     here = run("check", "--device", "cpu").stdout
-    check(here.startswith("# device cpu,"), "check says where its calls were made", here)
-    check(run("check", "--device", "auto").stdout == here, "auto is the CPU where there is no device")
+    check(here.startswith("# device cpu,"), "check prints the device of its calls", here)
+    check(run("check", "--device", "auto").stdout == here, "auto is the CPU if there is no device")
 
 
 def grouped_packed_and_split():
-    """K beside Q, packed sequences with each padding, every rank of every context parallel layout, all at once."""
+    """Combines Q and K, packed sequences with each padding policy, and every rank of every context parallel layout."""
     lines = holds("--heads", 6, "--k-heads", 2, "--layout", "bhsd", "--dtype", "bf16")
     check("bhsd" in lines[0] and "heads 6 (k 2)" in lines[0], "the heading", lines[0])
     lines = holds("--cu-seqlens", "0,7,7,30")
-    check("thd, batch 1, tokens 30," in lines[0], "cu_seqlens say layout, batch and tokens", lines[0])
+    check("thd, batch 1, tokens 30," in lines[0], "cu_seqlens set layout, batch and tokens", lines[0])
     check("3 sequences, 0 tokens of padding" in lines[1] and "positions up to 22" in lines[1], "sequences", lines[1])
     lines = holds("--cu-seqlens", "0,7,7,30", "--packed-positions", "--layout", "bshd", "--angles", "freqs")
-    check("positions up to 29" in lines[1], "positions through the stream", lines[1])
+    check("positions up to 29" in lines[1], "positions count through the stream", lines[1])
     for layout in ("contiguous", "zigzag", "striped", "flat"):
         for rank in range(2):
             cp = ["--cp-size", 2, "--cp-rank", rank, "--cp-layout", layout]
             lines = holds("--tokens", 12, *cp)
-            # of positions 0 to 23: the last one that the rank has
+            # the highest position on this rank; both ranks together have 0 to 23
             last = {"contiguous": (11, 23), "zigzag": (23, 17), "striped": (22, 23), "flat": (11, 23)}[layout][rank]
             check("rank %d of 2, positions up to %d" % (rank, last) in lines[1], layout, lines[1])
             for padding in ("zero", "copy", "rotate"):
                 packed = ["--heads", 3, "--k-heads", 1, "--head-dim", 32, "--padding", padding, *cp]
                 for angles in ("inv_freq", "freqs"):
                     lines = holds("--cu-seqlens", "0,5,5,21", "--cu-seqlens-padded", "0,8,8,32", *packed, "--angles", angles)
-                    check("tokens 16," in lines[0] and " 3 sequences," in lines[1], "ranks share what is stored", lines)
+                    check("tokens 16," in lines[0] and " 3 sequences," in lines[1], "ranks split padded sequences", lines)
                 holds("--cu-seqlens", "0,8,8,24", "--tokens", 20, *packed, "--dtype", "f16", "--angles", "table", "--full",
                       "--packed-positions", "--pairing-out", "interleaved")
 
 
-def columns():
-    """The columns are explained where they stand."""
+def heading_explains_columns():
+    """The heading explains the columns."""
     lines = holds()
     text = " ".join(lines)
     for word in ("error: ", "bound: ", "dtype: "):
         check(word in text, "the heading explains", word, lines)
-    check(lines[-2].split() == ["#", "check", "dtype", "error", "bound", "verdict"], "columns", lines)
+    check(lines[-2].split() == ["#", "check", "dtype", "error", "bound", "verdict"], "the columns have these names", lines)
 
 
-def overflow():
-    """What a dtype cannot hold is no error of the library: it is said, and not compared."""
+def overflow_is_reported():
+    """A result that overflows its dtype is not an error of the library. It is reported and not compared."""
     result = run("check", "--dtype", "f16", "--mscale", 1e6)
-    check(result.returncode == 2, "overflow is no difference", result.returncode)
-    check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "rows say it", result.stdout)
-    check("beyond what f16 holds" in result.stdout, "in words", result.stdout)
+    check(result.returncode == 2, "overflow has status 2, not 1", result.returncode)
+    check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "four rows report it", result.stdout)
+    check("beyond what f16 holds" in result.stdout, "a sentence explains it", result.stdout)
     check("do not compare all" in result.stderr and "1e+06" in result.stderr and "f16" in result.stderr, result.stderr)
-    result = run("check", "--dtype", "f16", "--mscale", 300)  # twice, where the inverse undoes it
-    check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "in one row", result.stdout)
+    result = run("check", "--dtype", "f16", "--mscale", 300)  # the check of the inverse multiplies by mscale twice
+    check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "one row reports it", result.stdout)
     holds("--dtype", "bf16", "--mscale", 1e6)
     for options in (["f32", "--mscale", 3e38], ["f16", "--mscale", 65504, "--rounding", "native"], ["bf16", "--mscale", -1e38]):
         result = run("check", "--dtype", *options)
@@ -101,7 +100,7 @@ def overflow():
 
 
 def read_terminal(options, until, seconds=60):
-    """What the command writes on a terminal as standard error, until the text is there; then it is stopped."""
+    """Runs the command with a terminal as standard error, and stops it when `until` appears. Returns the text."""
     primary, secondary = pty.openpty()
     process = subprocess.Popen([TOOL, "check"] + options, stdout=subprocess.DEVNULL, stderr=secondary)
     os.close(secondary)
@@ -122,14 +121,15 @@ def read_terminal(options, until, seconds=60):
 
 def progress():
     text = read_terminal(LARGE, " of 168, ")
-    check("\rcall " in text and "\n" not in text, "one line of a terminal that changes", repr(text))
+    check("\rcall " in text and "\n" not in text, "on a terminal, progress rewrites one line", repr(text))
     process = subprocess.Popen([TOOL, "check"] + LARGE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     line = process.stderr.readline()
     process.kill()
     process.communicate()
-    check(line.startswith("trope check: call ") and " of 168, " in line and "\r" not in line, "lines elsewhere", repr(line))
-    check(read_terminal(SECONDS + ["--quiet"], "call", 120) == "", "--quiet is quiet")
-    check(run("check").stderr == "", "a moment needs no word")
+    check(line.startswith("trope check: call ") and " of 168, " in line and "\r" not in line,
+          "without a terminal, each progress report is a line", repr(line))
+    check(read_terminal(SECONDS + ["--quiet"], "call", 120) == "", "--quiet prints no progress")
+    check(run("check").stderr == "", "a short check prints no progress")
 
 
 def refusals():
@@ -164,8 +164,8 @@ def refusals():
 
 one_operand()
 grouped_packed_and_split()
-columns()
-overflow()
+heading_explains_columns()
+overflow_is_reported()
 progress()
 refusals()
 harness.finish()

@@ -1,4 +1,5 @@
-"""The commands apart from check: where apply is, what trope info and bench print and save, and how every command exits."""
+"""Tests of all commands except check: the hint to `python -m trope apply`, the output and files of info and bench, and
+exit statuses."""
 
 import json
 import os
@@ -15,21 +16,23 @@ from harness import TOOL, check, run
 
 def refused(words, *arguments):
     result = run(*arguments)
-    check(result.returncode == 2 and result.stderr.count("\n") == 1, arguments, "is refused in one line:", result.stderr)
-    check(result.stdout == "", arguments, "prints nothing else", result.stdout)
+    check(result.returncode == 2 and result.stderr.count("\n") == 1, arguments, "must be refused in one line:",
+          result.stderr)
+    check(result.stdout == "", arguments, "must print nothing else:", result.stdout)
     for word in words:
-        check(word in result.stderr, arguments, "has no", word, "in", result.stderr)
+        check(word in result.stderr, arguments, "must print the word", word, "but prints", result.stderr)
 
 
-def page():
-    """docs/command-line.md names no option of check that there is not (test_apply_files.py: of apply), and every command."""
+def page_agrees_with_help():
+    """docs/command-line.md has every command. Each option that it shows for check exists. (test_apply_files.py tests the
+    options of apply.)"""
     root = pathlib.Path(__file__).resolve().parents[2]
     text = (root / "docs" / "command-line.md").read_text()
     listed = run("check", "--help").stdout
     for option in sorted(set(re.findall(r"--[a-z][a-z-]*[a-z]", text.partition("## check")[2]))):
-        check(option + " " in listed or option + "\n" in listed, "the page names", option)
+        check(option + " " in listed or option + "\n" in listed, "check has the option that the page shows:", option)
     for command in ("trope check", "trope bench", "trope info", "python -m trope apply"):
-        check("`" + command in text, "the page has", command)
+        check("`" + command in text, "the page shows", command)
 
 
 def help_and_usage():
@@ -43,7 +46,7 @@ def help_and_usage():
         check(result.stdout.startswith("usage: trope " + command), command, "--help", result.stdout)
         asked = run("help", command)
         check((asked.returncode, asked.stdout) == (0, result.stdout), "help", command, asked.stdout, asked.stderr)
-    check(run("help").stdout == run("--help").stdout, "help alone lists the commands")
+    check(run("help").stdout == run("--help").stdout, "help without a command lists the commands")
     for words in (["apply"], ["help", "apply"], ["apply", "--help"], ["apply", "in.safetensors", "-o", "out.safetensors"]):
         refused(["trope apply: ", "python -m trope apply"], *words)
     refused(["'nonsense'", "not a command", "--help"], "help", "nonsense")
@@ -52,7 +55,7 @@ def help_and_usage():
     check(run("--version").stdout.startswith("trope "), "--version")
     with open("/dev/full", "w") as full:
         result = subprocess.run([TOOL, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
-    check(result.returncode == 2 and "standard output" in result.stderr, "help that cannot be printed", result.stderr)
+    check(result.returncode == 2 and "standard output" in result.stderr, "--help fails if it cannot print", result.stderr)
     refused(["command"])
     refused(["turn"], "turn")
     refused(["takes no arguments"], "info", "all")
@@ -90,7 +93,7 @@ def info():
     check(result.returncode == 0 and result.stderr == "", "info", result.stderr)
     for name in ("version", "backends", "instruction sets", "threads", "devices"):
         check(lines.get(name), "info has a line for", name, result.stdout)
-    check(lines["version"] == run("--version").stdout.split()[1], "one version")
+    check(lines["version"] == run("--version").stdout.split()[1], "info and --version agree")
 
 
 QUICK = ["--bytes", 20000, "--repeat", 2, "--threads", 2]
@@ -98,24 +101,24 @@ QUICK = ["--bytes", 20000, "--repeat", 2, "--threads", 2]
 
 def bench():
     names = run("bench", "--list").stdout.split()
-    check(len(names) >= 40 and len(set(names)) == len(names), "cases have names of their own", len(names))
+    check(len(names) >= 40 and len(set(names)) == len(names), "cases have unique names", len(names))
     result = run("bench", *QUICK)
     check(result.returncode == 0, "bench", result.stdout, result.stderr)
     lines = result.stdout.splitlines()
     header = [line for line in lines if line.startswith("#")]
     rows = [line.split() for line in lines if not line.startswith("#")]
     for words in ("# trope ", "# machine: ", "# isa: ", "# command: trope bench --bytes 20000", "# case "):
-        check(any(line.startswith(words) for line in header), "the header has", words)
-    check("threads: 2" in result.stdout or "threads: 1" in result.stdout, "the header has the threads")
-    check(["%s/%s" % (row[0], row[1]) for row in rows] == names, "a row for each case")
+        check(any(line.startswith(words) for line in header), "the header has the line", words)
+    check("threads: 2" in result.stdout or "threads: 1" in result.stdout, "the header has the number of threads")
+    check(["%s/%s" % (row[0], row[1]) for row in rows] == names, "each case has a row")
     for row in rows:
-        check(len(row) == 13, "columns", row)
+        check(len(row) == 13, "a row has 13 columns", row)
         megabytes, time, rate, copy, ratio = (float(x) for x in row[7:12])
-        check(megabytes > 0 and time > 0 and rate > 0 and copy >= 0 and ratio >= 0, "numbers", row)
+        check(megabytes > 0 and time > 0 and rate > 0 and copy >= 0 and ratio >= 0, "the numbers are in range", row)
         check(row[6] in ("fwd", "bwd") and row[12] == "0", "no element is wrong", row)
-    check(lines[-1].startswith("# ok"), "a verdict", lines[-1])
+    check(lines[-1].startswith("# ok"), "the last line is a verdict", lines[-1])
     columns = {line.index("ratio") for line in header if "ratio" in line and "#wrong" in line}
-    check(len(columns) == 1, "a line with the columns' names")
+    check(len(columns) == 1, "one header line has the names of the columns")
 
 
 def bench_options():
@@ -125,20 +128,20 @@ def bench_options():
         result = run("bench", *QUICK, "--only", "qkv", "--isa", isa, "--json")
         check(result.returncode == 0, "bench --json", result.stderr)
         found = json.loads(result.stdout)
-        check(found["isa"] == isa and found["rounds"] == 2 and found["device"] == "cpu", "header of JSON", found)
-        check(found["command"][:2] == ["trope", "bench"], "command in JSON", found["command"])
+        check(found["isa"] == isa and found["rounds"] == 2 and found["device"] == "cpu", "the header in JSON", found)
+        check(found["command"][:2] == ["trope", "bench"], "the command in JSON", found["command"])
         names = run("bench", "--list", "--only", "qkv").stdout.split()
-        check([c["case"] + "/" + c["dtype"] for c in found["cases"]] == names, "cases of JSON", names)
+        check([c["case"] + "/" + c["dtype"] for c in found["cases"]] == names, "the cases in JSON", names)
         for case in found["cases"]:
-            check(case["wrong"] == 0 and case["bytes"] >= 20000 and case["kernel"].startswith("cpu-"), "a case", case)
-        check(found["wrong"] == 0, "wrong in JSON")
-    # Bytes: every element of every operand once each way, and every row of angles that is used once.
+            check(case["wrong"] == 0 and case["bytes"] >= 20000 and case["kernel"].startswith("cpu-"), "case in JSON", case)
+        check(found["wrong"] == 0, "no element is wrong in JSON")
+    # The bytes count each element of an operand once for reading and once for writing, and each used row of angles once.
     result = run("bench", "--json", "--repeat", 1, "--bytes", 3 * 10 ** 6)
     cases = {c["case"] + "/" + c["dtype"]: c for c in json.loads(result.stdout)["cases"]}
 
     def moved(name, per_token, per_row=0):
         check(cases[name]["bytes"] == cases[name]["tokens"] * (per_token + per_row), name, "bytes", cases[name])
-        check(cases[name]["bytes"] >= 3 * 10 ** 6, name, "moves what was asked for")
+        check(cases[name]["bytes"] >= 3 * 10 ** 6, name, "moves at least --bytes")
 
     moved("heads-8/bf16", 2 * 8 * 128 * 2)
     moved("in-place/f32", 2 * 32 * 128 * 4)
@@ -155,19 +158,19 @@ def bench_options():
 
 
 def bench_cuda_cases():
-    """The cases of CUDA have names of their own, can be listed without a device, and are calls that give the right bits."""
+    """The CUDA cases have unique names, can be listed without a device, and give the right bits."""
     names = run("bench", "--list", "--device", "cuda").stdout.split()
-    check(len(names) >= 400 and len(set(names)) == len(names), "cases have names of their own", len(names))
+    check(len(names) >= 400 and len(set(names)) == len(names), "cases have unique names", len(names))
     check(run("bench", "--list", "--cases", "cuda").stdout.split() == names, "--cases lists the same")
     small = ["--at-most", 10 ** 6, "--repeat", 1, "--threads", 2]
     result = run("bench", "--cases", "cuda", "--device", "cpu", "--json", *small)
-    check(result.returncode == 0, "cases of CUDA on the CPU", result.stderr)
+    check(result.returncode == 0, "the CUDA cases run on the CPU", result.stderr)
     cases = json.loads(result.stdout)["cases"]
-    check([c["case"] + "/" + c["dtype"] for c in cases] == names, "a result for each case")
+    check([c["case"] + "/" + c["dtype"] for c in cases] == names, "each case has a result")
     by_name = {c["case"] + "/" + c["dtype"]: c for c in cases}
     for name, case in by_name.items():
         check(case["wrong"] == 0, "no element is wrong", case)
-        check(case["tokens"] % 64 == 0, "whole tokens", case)
+        check(case["tokens"] % 64 == 0, "tokens are a multiple of 64", case)
 
     def moved(name, per_token):
         check(by_name[name]["bytes"] == by_name[name]["tokens"] * per_token, name, "bytes", by_name[name])
@@ -185,8 +188,9 @@ def bench_cuda_cases():
     moved("norm-qkv-32-8-split-bwd-s8192-tokens/bf16", (2 * 48 + 40) * 128 * 2)
 
 
-def bench_saves():
-    """--save: tried before the work; the whole result or what was there before; a signal leaves nothing else."""
+def bench_saves_whole_results():
+    """--save makes a temporary file before the work, and keeps the old file until the result is complete. After a signal,
+    no temporary file is left."""
     only = ["--only", "heads-8/", *QUICK]
     with harness.folder() as directory:
         real, link = os.path.join(directory, "real"), os.path.join(directory, "link")
@@ -197,33 +201,34 @@ def bench_saves():
             refused(["regular file" if path.startswith("/dev") or path == directory else path if path != "-" else "--json"],
                     "bench", "--save", path, *only)
         refused([], "bench", "--save", link, "--only", "nothing-like-it")
-        check(pathlib.Path(real).read_text() == "before", "what is refused leaves what was there")
+        check(pathlib.Path(real).read_text() == "before", "a refused command leaves the old file unchanged")
         result = run("bench", "--save", link, *only)
         saved = json.loads(pathlib.Path(real).read_text())
-        check(result.returncode == 0 and len(saved["cases"]) == 3 and "# ok" in result.stdout, "a result", result.stderr)
+        check(result.returncode == 0 and len(saved["cases"]) == 3 and "# ok" in result.stdout, "the result is saved",
+              result.stderr)
         check(os.path.islink(link) and os.stat(real).st_mode & 0o777 == 0o604, "link and mode are kept")
-        check(harness.files(directory) == ["link", "real"], "nothing else is there", harness.files(directory))
+        check(harness.files(directory) == ["link", "real"], "there is no other file", harness.files(directory))
         before = pathlib.Path(real).read_bytes()
         full = run("bench", "--save", real, *only,
                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)))
-        check(full.returncode in (2, -signal.SIGXFSZ), "a full disk", full.returncode, full.stderr)
+        check(full.returncode in (2, -signal.SIGXFSZ), "a full disk is an error", full.returncode, full.stderr)
         process = subprocess.Popen([TOOL, "bench", "--save", real], stdout=subprocess.DEVNULL)
         end = time.monotonic() + 60
         while len(harness.files(directory)) < 3 and process.poll() is None and time.monotonic() < end:
             time.sleep(0.001)
-        check(len(harness.files(directory)) == 3, "the file beside it is there from the beginning")
+        check(len(harness.files(directory)) == 3, "a temporary file exists from the beginning")
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
-        check(process.returncode == -signal.SIGINT, "a signal ends it", process.returncode)
-        check(harness.files(directory) == ["link", "real"], "and leaves", harness.files(directory))
-        check(pathlib.Path(real).read_bytes() == before, "what was there is as it was")
+        check(process.returncode == -signal.SIGINT, "a signal ends the bench", process.returncode)
+        check(harness.files(directory) == ["link", "real"], "a signal leaves no other file", harness.files(directory))
+        check(pathlib.Path(real).read_bytes() == before, "a signal leaves the old file unchanged")
 
 
 help_and_usage()
-page()
+page_agrees_with_help()
 info()
 bench()
 bench_options()
 bench_cuda_cases()
-bench_saves()
+bench_saves_whole_results()
 harness.finish()

@@ -1,4 +1,4 @@
-"""Running the tool, and counting checks. A script ends with harness.finish()."""
+"""Runs the tool and counts checks. A script ends with harness.finish()."""
 
 import os
 import subprocess
@@ -11,17 +11,17 @@ from checks import check, finish  # noqa: E402, F401
 if len(sys.argv) != 2:
     sys.exit("usage: %s TROPE" % sys.argv[0])
 TOOL = sys.argv[1]
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # these tests are of the CPU; tests/cuda/commands.c is of the GPU
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # these tests use the CPU; tests/cuda/commands.c uses the GPU
 
 
 def run(*arguments, **options):
-    """The finished process, with text in stdout and stderr."""
+    """Runs the tool. Returns the finished process, with text in stdout and stderr."""
     return subprocess.run([TOOL] + [str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           universal_newlines=True, timeout=500, **options)
 
 
 def folder():
-    """A new folder that is removed at the end of a with statement."""
+    """Returns a new folder that is removed at the end of a with statement."""
     return tempfile.TemporaryDirectory(prefix="trope-tools-")
 
 

@@ -1,5 +1,5 @@
-"""bench/interleave.py runs two builds in turn, and names the cases whose median ratio changed: with a program that stands in
-for the bench and has known ratios."""
+"""Tests that bench/interleave.py alternates between two builds, and lists the cases whose median ratio changed. A program
+with known ratios replaces the bench."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ from harness import check, finish
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "bench" / "interleave.py"
 
-# The n-th run of a folder has the n-th of its ratios.
+# In the n-th run of a build, each case gets its n-th ratio from the file `ratios` in the build's folder.
 PROGRAM = """#!%s
 import json, os, pathlib, sys
 folder = pathlib.Path(os.environ["LD_LIBRARY_PATH"].split(os.pathsep)[0])
@@ -48,20 +48,24 @@ def main():
             (folder / name).mkdir()
             (folder / name / "ratios").write_text(text)
         result = run(folder)
-        check(result.returncode == 1, "a loss is status 1", result.stderr)
+        check(result.returncode == 1, "a loss has status 1", result.stderr)
         check((folder / "order").read_text().split() == ["old", "new"] * 3, "the builds take turns")
         lines = result.stdout.splitlines()
         check(lines[0] == "-0.100  0.900 -> 0.800  loses/bf16", "the greatest loss comes first:", result.stdout)
         check(lines[1] == "+0.100  0.300 -> 0.400  wins/bf16", "then the others that changed:", result.stdout)
-        check(lines[2:] == ["3 cases, median of 3: 1 lose more than 0.01, 1 win more"], "and then the sum:", result.stdout)
+        check(lines[2:] == ["3 cases, median of 3: 1 lose more than 0.01, 1 win more"], "then the summary:", result.stdout)
         result = run(folder, "--lose", "0.2")
-        check(result.returncode == 0 and "0 lose" in result.stdout, "--lose is what counts", result.stdout)
+        check(result.returncode == 0 and "0 lose" in result.stdout, "--lose sets the limit", result.stdout)
         result = run(folder, "--rounds", "1", "--", "--fail")
-        check(result.returncode == 1 and "the bench failed" in result.stderr, "a bench that fails is shown", result.stderr)
+        check(
+            result.returncode == 1 and "the bench failed" in result.stderr,
+            "the error of a failed bench is shown",
+            result.stderr,
+        )
         for wrong in (["--rounds", "0"], ["--lose", "-1"], ["--lose", "nan"], ["more"]):
             check(run(folder, *wrong).returncode == 2, wrong, "is refused")
         twice = subprocess.run([sys.executable, "-B", SCRIPT, folder / "program", folder / "old", folder / "old"])
-        check(twice.returncode == 2, "one folder twice is refused")
+        check(twice.returncode == 2, "the same folder twice is refused")
 
 
 main()

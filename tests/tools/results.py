@@ -1,5 +1,5 @@
-"""docs/performance.md has the summaries that bench/tables.py makes of the files in bench/results, and the counts of their
-goals; bench/tables.py makes a table of every dtype."""
+"""Tests that docs/performance.md has the summaries that bench/tables.py makes from the files in bench/results, and the
+number of goals that they meet. bench/tables.py must also make a table for every dtype."""
 
 import json
 import pathlib

@@ -1,11 +1,12 @@
-/* cu_seqlens, position_ids and start_positions that cannot be used are errors that name what is wrong, and nothing has been
- * written (api/refused.h says how); positions out of range are poisoned when a status word is given, or clamped. */
+/* Wrong values in cu_seqlens, position_ids and start_positions give errors that name the value, and nothing is written (see
+ * api/refused.h). With a status word, positions out of range are poisoned. With CLAMP, they are clamped. */
 #include <math.h>
 
 #include "api/refused.h"
 #include "varlen/packed_call.h"
 
-/* What is wrong with the sequences: in calls, with a status word too, which is left alone; and in trope_positions. */
+/* Wrong sequences. Calls refuse them with and without a status word, and leave the status word unchanged. trope_positions
+ * refuses them too. */
 #define BOUNDARIES_ROW(valid, change, ...)                                                                                 \
     do {                                                                                                                   \
         int32_t word = 0;                                                                                                  \
@@ -45,8 +46,8 @@ static void use_int64_boundaries(int64_t sequences, int64_t first, int64_t secon
     a->sequences = sequences;
 }
 
-/* Lengths that 64 bits cannot hold. */
-static void extremes(void)
+/* Boundaries whose differences can overflow 64 bits. */
+static void extreme_boundaries(void)
 {
     BOUNDARIES_ROW(packed(), (use_int64_boundaries(1, INT64_MIN, INT64_MAX, 0, 0, 0), a->cu_seqlens_dtype = TROPE_I64),
                    "cu_seqlens[0]", "(-9223372036854775808, read as int64)");
@@ -54,17 +55,17 @@ static void extremes(void)
                    "cu_seqlens[1]", "(-9223372036854775808, read as int64)");
 }
 
-/* int32 ids with I64: two of them are one, far beyond any table. */
-static void ids_of_another_width(void)
+/* The call reads int32 ids as int64, so two ids become one, which is far outside the table. */
+static void ids_of_wrong_width(void)
 {
     for (int i = 0; i < BATCH * TOKENS; i++)
         in.ids[i] = i % TOKENS;
     a->position_dtype = TROPE_I64;
 }
 
-static void other_widths(void)
+static void wrong_widths(void)
 {
-    DATA_ROW(ids(), ids_of_another_width(), "position_ids", "as int64");
+    DATA_ROW(ids(), ids_of_wrong_width(), "position_ids", "as int64");
     BOUNDARIES_ROW(packed(), use_int64_boundaries(4, 0, 4, 4, 6, 8), "cu_seqlens[3]", "as int32");
     BOUNDARIES_ROW(packed(), use_int64_boundaries(1, 0, TOKENS, 0, 0, 0), "cu_seqlens[1]", "as int32");
     BOUNDARIES_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[1]", "as int64");
@@ -77,8 +78,9 @@ static void use_rank(int32_t layout, int32_t ranks, int32_t rank)
     a->cp_rank = rank;
 }
 
-/* Lengths of the whole stream that ranks cannot share. Zigzag of two needs multiples of 4, the others of 2; flat takes any. */
-static void ranks_that_cannot_share(void)
+/* Boundaries in the whole stream that the ranks cannot split. With two ranks, lengths must be multiples of 4 for zigzag,
+ * and of 2 for contiguous and striped. Flat accepts any length. */
+static void boundaries_that_ranks_cannot_split(void)
 {
     for (int rank = 0; rank < 2; rank++) {
         BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_STRIPED, 2, rank), set_boundaries(in.cu_seqlens, 1, 9, 9, 13, 15)),
@@ -104,15 +106,15 @@ static void ranks_that_cannot_share(void)
     }
 }
 
-/* Tokens of no sequence, where nothing says what to write for them, on whichever rank they are. */
-static void tokens_of_no_sequence(void)
+/* Tokens of this rank are in no sequence, and the call has no padding policy. */
+static void tokens_in_no_sequence(void)
 {
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 1, 4, 4, 6, 8), "cu_seqlens[0]", "padding");
     BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens[4]", "(7 of 8, read as int32)");
     BOUNDARIES_ROW(packed(), a->sequences = SEQUENCES - 1, "cu_seqlens[3]", "padding");
     BOUNDARIES_ROW(packed(), memset(in.cu_seqlens, 0, sizeof in.cu_seqlens), "cu_seqlens[4]", "padding");
-    /* The offsets of this rank alone, where those of the whole stream belong; and the last tokens, which with FLAT are all on
-     * the last rank. */
+    /* In the first call, cu_seqlens has the offsets of this rank instead of the offsets of the whole stream. In the others,
+     * the last tokens of the stream are in no sequence. With FLAT, all of them are on the last rank. */
     BOUNDARIES_ROW(packed(), use_rank(TROPE_CP_CONTIGUOUS, 2, 0), "cu_seqlens[4]", "(8 of 16, read as int32)");
     BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_FLAT, 2, 1), set_boundaries(in.cu_seqlens, 0, 4, 4, 8, 12)),
                    "cu_seqlens[4]", "(12 of 16, read as int32)");
@@ -141,7 +143,7 @@ static void out_of_range(void)
     DATA_ROW(ids(), set_id(TOKENS), "position_ids", "as int32");
     DATA_ROW(starts(), in.starts[1] = 1, "start_positions", "position 8 of batch entry 1, token 7");
     DATA_ROW(starts(), in.starts[0] = -1, "start_positions", "position -1 of batch entry 0, token 0");
-    DATA_ROW(starts(), use_start(INT64_MAX), "start_positions", "as int64"); /* to which an index cannot be added */
+    DATA_ROW(starts(), use_start(INT64_MAX), "start_positions", "as int64"); /* adding an index overflows */
     DATA_ROW(starts(), use_start(INT64_MIN), "start_positions", "as int64");
     DATA_ROW(packed(), (a->start_positions = in.starts, a->position_dtype = TROPE_I32, in.starts[2] = 7), "start_positions",
              "position 8 of batch entry 0, token 5");
@@ -149,11 +151,11 @@ static void out_of_range(void)
     DATA_ROW(packed(), a->angle_rows = 3, "angle_rows", "position 3 of");
 }
 
-/* ---- Poisoned and clamped ---- */
+/* ---- Poisoned and clamped positions ---- */
 
 enum { ROWS = 9, OUTSIDE = 6 };
 
-/* Two sequences of 3 tokens with a table of 9 rows, and ids of which those of tokens 1 and 5 are outside. */
+/* Two sequences of 3 tokens, with a table of 9 rows. In some_outside, the ids of tokens 1 and 5 are outside the table. */
 typedef struct ranged_call {
     packed_call p;
     float freqs[ROWS * 4];
@@ -197,7 +199,7 @@ static void check_poisoned(void)
     free_packed_call(&r.p);
 }
 
-/* Clamped, these ids or start positions are the nearest that the table has, and the status word is left alone. */
+/* With CLAMP, these ids or start positions give the same result as the ids `nearest`. The status word stays unchanged. */
 static void check_clamped(const int64_t *position_ids, const int64_t *start_positions, const int64_t *nearest)
 {
     ranged_call r, s;
@@ -215,15 +217,15 @@ static void check_clamped(const int64_t *position_ids, const int64_t *start_posi
     free_packed_call(&s.p);
 }
 
-/* The ids of padding are not looked at, unless it is rotated. */
+/* The ids of padding are ignored, unless padding is rotated. */
 static void check_ids_of_padding(void)
 {
-    static const int32_t real[] = {0, 1, 3};
+    static const int32_t unpadded[] = {0, 1, 3};
     static const int64_t wild[OUTSIDE] = {8, INT64_MIN, INT64_MAX, 0, 1, -9};
     for (int32_t padding = TROPE_PADDING_ZERO; padding <= TROPE_PADDING_ROTATE; padding++) {
         ranged_call r;
         make_ranged_call(&r, wild);
-        r.p.c.args.cu_seqlens = real;
+        r.p.c.args.cu_seqlens = unpadded;
         r.p.c.args.cu_seqlens_padded = two_of_three;
         r.p.c.args.padding = padding;
         const trope_status status = trope_forward(call_args(&r.p.c));
@@ -238,14 +240,14 @@ static void check_ids_of_padding(void)
 int main(void)
 {
     boundaries();
-    extremes();
-    other_widths();
-    ranks_that_cannot_share();
-    tokens_of_no_sequence();
+    extreme_boundaries();
+    wrong_widths();
+    boundaries_that_ranks_cannot_split();
+    tokens_in_no_sequence();
     out_of_range();
     check_poisoned();
     check_clamped(some_outside, NULL, (const int64_t[]){8, 8, 0, 4, 5, 0});
-    /* To a start position as large as this no index can be added. */
+    /* Adding an index to a start position of this size overflows. */
     check_clamped(NULL, (const int64_t[]){INT64_MAX - 1, 0}, (const int64_t[]){8, 8, 8, 0, 1, 2});
     check_ids_of_padding();
     return refused_result();

@@ -1,5 +1,6 @@
-/* The buffers of a small packed call (support/call.h): f32, [tokens, 2 heads, 8], all of it rotated, out of place, by inv_freq.
- * Sources are random; destinations start as 0xFF and have a guard row before and after. */
+/* A small call with packed sequences (support/call.h) and its buffers. All elements of an f32 tensor [tokens, 2 heads, 8]
+ * are rotated out of place with inv_freq. Sources are random. Destinations begin as 0xFF bytes and have a guard token
+ * before and after them. */
 #ifndef TESTS_VARLEN_PACKED_CALL_H
 #define TESTS_VARLEN_PACKED_CALL_H
 
@@ -7,12 +8,12 @@
 #include "support/check.h"
 #include "support/random.h"
 
-#define ROW_ELEMENTS 16 /* a token: 2 heads of 8 */
+#define ROW_ELEMENTS 16 /* elements of a token: 2 heads of 8 */
 
 typedef struct packed_call {
     call c;
     double inv_freq[4];
-    float *src, *dst; /* dst without its guard rows */
+    float *src, *dst; /* dst begins after the first guard token */
     float *memory;
 } packed_call;
 
@@ -47,7 +48,7 @@ static inline int all_bytes_are_ff(const void *memory, size_t size)
     return 1;
 }
 
-/* Nothing was written, guard rows included. */
+/* Returns whether nothing was written, not even to the guard tokens. */
 static inline int is_untouched(const packed_call *p)
 {
     return all_bytes_are_ff(p->memory, (size_t)(p->c.args.tokens + 2) * ROW_ELEMENTS * sizeof(float));
@@ -59,7 +60,7 @@ static inline int guards_are_intact(const packed_call *p)
     return all_bytes_are_ff(p->memory, row) && all_bytes_are_ff(p->dst + p->c.args.tokens * ROW_ELEMENTS, row);
 }
 
-/* A token at a position, rotated by a call of its own without any sequences. */
+/* Rotates one token at a position, by a separate call without packed sequences. */
 static inline void rotate_alone(const packed_call *p, int64_t token, int64_t position, float *y)
 {
     call c = call_make(TROPE_F32, 1, 1);

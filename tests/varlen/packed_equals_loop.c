@@ -1,5 +1,5 @@
-/* A packed call gives, for every sequence, the bits of a call for that sequence alone. Random calls, and one with thousands
- * of sequences, many of them empty, the first and the last too.
+/* A call with packed sequences gives each sequence the same bits as a call for that sequence alone. The test makes random
+ * calls, and one call with thousands of sequences. Many of these are empty, including the first and the last.
  *
  *     varlen_packed_equals_loop [--seed S] [--count N] */
 #include "support/compare.h"
@@ -9,7 +9,7 @@
 #include "support/token_sums.h"
 #include "varlen/packed_call.h"
 
-/* What a call writes for each token: the elements of a destination, or the sums of an operand's heads. */
+/* A result with elements for each token: a destination, or the sums of an operand's heads. */
 typedef struct result {
     tensor t;
     const char *base;
@@ -24,7 +24,7 @@ static int find_results(const call *k, int backward, result *results)
         const int64_t rows = k->args.batch * k->args.tokens;
         if (dst.base)
             results[count++] = (result){dst, dst.base, number_size(k->args.dtype)};
-        if (k->norm[i].token_sums_use == TROPE_SUMS_WRITE) /* tokens outside, as in a tensor */
+        if (k->norm[i].token_sums_use == TROPE_SUMS_WRITE) /* viewed with tokens before heads, as in a tensor */
             results[count++] =
                 (result){.t = {.size = {1, k->args.tokens, 1, token_sums_heads(k, i), 1}, .stride = {0, 1, 0, rows, 0}},
                          .base = k->norm[i].token_sums,
@@ -33,7 +33,7 @@ static int find_results(const call *k, int backward, result *results)
     return count;
 }
 
-/* The bits of all results. */
+/* Returns the bits of all results. */
 static uint64_t *gather(const call *k, int backward)
 {
     result results[TROPE_MAX_OPERANDS];
@@ -49,7 +49,8 @@ static uint64_t *gather(const call *k, int backward)
     return bits;
 }
 
-/* The call for one sequence, of a call whose tensors are said by strides. `start` is where its position is kept. */
+/* Makes the call for one sequence of `packed`. All tensors of `packed` must have strides. *start receives the start
+ * position, and the new call points to it. */
 static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
 {
     const trope_args *args = &packed->args;
@@ -93,7 +94,7 @@ static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
     return c;
 }
 
-static int is_real(const trope_args *args, int64_t element, int64_t count)
+static int is_unpadded(const trope_args *args, int64_t element, int64_t count)
 {
     const int64_t per_token = count / args->tokens;
     return !reference_find(args, 0, element / per_token).is_padding;
@@ -107,7 +108,7 @@ static long count_different(const call *k, int backward, const uint64_t *a, cons
     for (int i = 0; i < operands; i++) {
         const int64_t count = tensor_count(&results[i].t);
         for (int64_t j = 0; j < count; j++)
-            different += a[j] != b[j] && is_real(&k->args, j, count);
+            different += a[j] != b[j] && is_unpadded(&k->args, j, count);
         a += count;
         b += count;
     }
@@ -151,7 +152,8 @@ static void check_seed(uint64_t seed)
         uint64_t *packed = gather(&k, backward), *alone = rotate_each(c, &k, backward);
         const long different = count_different(&k, backward, packed, alone);
         config_describe(c, description, sizeof description);
-        CHECK_MESSAGE(different == 0, "%ld elements differ; varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
+        CHECK_MESSAGE(different == 0,
+                      "%ld elements differ; to repeat: varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
                       different, (unsigned long long)seed, description);
         free(packed);
         free(alone);
@@ -161,7 +163,7 @@ static void check_seed(uint64_t seed)
 
 #define MANY 20000
 
-/* Lengths of 0 to 3, and of 0 for the first and last hundred and for whole runs in between. */
+/* Sequences have 0 to 3 tokens. The first hundred, the last hundred and some runs of 50 between them are empty. */
 static void check_many(void)
 {
     random_state random = {7};

@@ -1,12 +1,14 @@
-/* Padding between a sequence's end and its padded end, after the last sequence and before the first, under each policy,
- * written out by hand; sequences of one token; every token of the destination is written and nothing around it. */
+/* Tests padding under each policy: between a sequence's end and its padded end, after the last sequence and before the
+ * first. The expected values are written by hand. Also tests sequences of one token, and that a call writes every token of
+ * the destination and nothing around it. */
 #include "varlen/packed_call.h"
 
 #define TOKENS 12
 
-/* Stored [1, 3), [3, 3), [3, 7), [7, 8), [8, 10), real lengths 1, 0, 3, 1, 0; so tokens 0, 2, 6, 8 to 11 belong to no
- * sequence. Before the first sequence and after the last, a position counts from where the gap begins. */
-static const int32_t padded[] = {1, 3, 3, 7, 8, 10}, real[] = {0, 1, 1, 4, 5, 5};
+/* The padded sequences are [1, 3), [3, 3), [3, 7), [7, 8) and [8, 10), with unpadded lengths 1, 0, 3, 1 and 0. So tokens 0,
+ * 2, 6 and 8 to 11 are in no sequence. Before the first sequence and after the last one, positions count from the start of
+ * the gap. */
+static const int32_t padded[] = {1, 3, 3, 7, 8, 10}, unpadded[] = {0, 1, 1, 4, 5, 5};
 static const int sequence_of[TOKENS] = {-1, 0, -1, 2, 2, 2, -1, 3, -1, -1, -1, -1};
 static const int64_t position_of[TOKENS] = {0, 0, 1, 0, 1, 2, 3, 0, 0, 1, 0, 1};
 
@@ -17,7 +19,7 @@ static void check_query(call *p)
     CHECK(trope_positions(call_args(p), positions, sequences) == TROPE_OK);
     for (int i = 0; i < TOKENS; i++)
         CHECK_MESSAGE(positions[i] == position_of[i] && sequences[i] == sequence_of[i],
-                      "token %d is at %lld of sequence %d", i, (long long)positions[i], sequences[i]);
+                      "token %d has position %lld in sequence %d", i, (long long)positions[i], sequences[i]);
 }
 
 static void check_token(const packed_call *p, const float *source, int64_t token, const float *y)
@@ -33,11 +35,11 @@ static void check_token(const packed_call *p, const float *source, int64_t token
                   p->c.args.padding, (long long)token);
 }
 
-/* Backward of the inverse is forward, which lets one expectation serve both directions. */
+/* Backward with inverse equals forward, so both directions have the same expected values. */
 static void check_policy(int32_t policy, int backward, int in_place)
 {
     packed_call p;
-    make_packed_call(&p, TOKENS, real, 5);
+    make_packed_call(&p, TOKENS, unpadded, 5);
     p.c.args.cu_seqlens_padded = padded;
     p.c.args.padding = policy;
     p.c.args.inverse = backward;
@@ -56,7 +58,7 @@ static void check_policy(int32_t policy, int backward, int in_place)
     free_packed_call(&p);
 }
 
-/* One token per sequence: all at position 0, where nothing turns. */
+/* With one token per sequence, all positions are 0, and the rotation changes nothing. */
 static void check_lengths_of_one(void)
 {
     int32_t cu_seqlens[65];
@@ -69,7 +71,7 @@ static void check_lengths_of_one(void)
     free_packed_call(&p);
 }
 
-/* Only empty sequences: all is padding. */
+/* All sequences are empty, so all tokens are padding. */
 static void check_all_padding(int64_t sequences)
 {
     const int32_t cu_seqlens[4] = {0};

@@ -1,12 +1,12 @@
-/* trope_positions: what the layouts mean, in numbers; over all ranks a permutation; and in random calls what the reference
- * says. */
+/* trope_positions gives the positions that each layout defines. Over all ranks, the positions are a permutation. In random
+ * calls, they equal the positions of the reference. */
 #include "support/check.h"
 #include "support/config.h"
 #include "support/reference.h"
 #include "varlen/position.h"
-#include "varlen/sequences.h"
+#include "varlen/position_source.h"
 
-/* The rules of 32 bits, which CUDA has. */
+/* The rules in 32-bit arithmetic, as CUDA uses them. */
 #define INTEGER            int32_t
 #define FN(name)           narrow_##name
 #define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
@@ -34,11 +34,11 @@ static void check_list(const trope_args *args, const int64_t *expected, int64_t 
     int64_t positions[32];
     CHECK_MESSAGE(trope_positions(args, positions, NULL) == TROPE_OK, "%s", trope_last_error());
     for (int64_t i = 0; i < count; i++)
-        CHECK_MESSAGE(positions[i] == expected[i], "%s: token %lld is at %lld, expected %lld", what, (long long)i,
+        CHECK_MESSAGE(positions[i] == expected[i], "%s: token %lld has position %lld, expected %lld", what, (long long)i,
                       (long long)positions[i], (long long)expected[i]);
 }
 
-/* Written out by hand. */
+/* The expected positions are written by hand. */
 static void check_examples(void)
 {
     const trope_args contiguous = dense(4, TROPE_CP_CONTIGUOUS, 3, 1), zigzag_first = dense(4, TROPE_CP_ZIGZAG, 2, 0),
@@ -50,7 +50,7 @@ static void check_examples(void)
     check_list(&striped, (const int64_t[]){2, 5, 8, 11}, 4, "striped");
     check_list(&flat, (const int64_t[]){8, 9, 10, 11}, 4, "flat");
 
-    /* Sequences of 4, 0 and 8 tokens on two ranks; the first half of rank 1 and what it has of the last sequence. */
+    /* Sequences of 4, 0 and 8 tokens on two ranks. The lists have the positions of the 6 tokens on rank 1. */
     const int32_t cu_seqlens[] = {0, 4, 4, 12};
     trope_args packed = dense(6, TROPE_CP_ZIGZAG, 2, 1);
     use_cu_seqlens(&packed, cu_seqlens, 3);
@@ -63,7 +63,7 @@ static void check_examples(void)
     check_list(&packed, (const int64_t[]){6, 7, 8, 9, 10, 11}, 6, "packed flat, stream positions");
 }
 
-/* One rank holds whole sequences, of any length, in every layout: with the rules of 64 bits and of 32. */
+/* In every layout, a single rank holds whole sequences of any length. The test uses the 64-bit and the 32-bit rules. */
 static void check_one_rank(void)
 {
     static const int64_t counted[] = {0, 1, 2, 3, 4, 5, 6}, expected[] = {0, 1, 2, 0, 0, 1, 2};
@@ -74,20 +74,20 @@ static void check_one_rank(void)
         use_cu_seqlens(&packed, cu_seqlens, 4);
         check_list(&whole, counted, 7, "one rank");
         check_list(&packed, expected, 7, "one rank, packed");
-        const trope_sequences s = trope_plan_sequences(&packed);
+        const trope_position_source s = trope_plan_position_source(&packed);
         for (int i = 0; i < 4; i++) {
             const narrow_bounds b = {cu_seqlens[i], cu_seqlens[i + 1], cu_seqlens[i], cu_seqlens[i + 1]};
             const narrow_span span = narrow_span_of_bounds(&s, i + 1, b, 0);
-            CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
-            CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
+            CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is refused", layout, i);
+            CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is refused", layout, i);
             for (int32_t token = span.begin; token < span.end; token++)
                 CHECK_MESSAGE(narrow_index_in_sequence(&s, &span, token) == token - cu_seqlens[i],
-                              "layout %d: token %d of sequence %d", layout, token, i);
+                              "layout %d: token %d of sequence %d has a wrong index", layout, token, i);
         }
     }
 }
 
-/* Counts how often each position of each sequence is held by some rank; each must be held once. */
+/* Each position of each sequence must be on exactly one rank. */
 static void check_permutation(trope_args *args, const int64_t *first, const int64_t *length, int64_t sequences)
 {
     int64_t total = 0;
@@ -95,22 +95,22 @@ static void check_permutation(trope_args *args, const int64_t *first, const int6
         total = first[i] + length[i] > total ? first[i] + length[i] : total;
     int64_t *positions = malloc((size_t)(args->tokens + 1) * sizeof *positions);
     int32_t *sequence_of = malloc((size_t)(args->tokens + 1) * sizeof *sequence_of), wrong = 0;
-    char *held = calloc((size_t)total + 1, 1);
+    char *used = calloc((size_t)total + 1, 1);
     for (args->cp_rank = 0; args->cp_rank < args->cp_size; args->cp_rank++) {
         CHECK_MESSAGE(trope_positions(args, positions, sequence_of) == TROPE_OK, "%s", trope_last_error());
         for (int64_t i = 0; i < args->tokens; i++) {
             const int32_t s = sequence_of[i];
             wrong +=
-                s < 0 || s >= sequences || positions[i] < 0 || positions[i] >= length[s] || held[first[s] + positions[i]]++;
+                s < 0 || s >= sequences || positions[i] < 0 || positions[i] >= length[s] || used[first[s] + positions[i]]++;
         }
     }
     for (int64_t i = 0; i < total; i++)
-        wrong += held[i] != 1;
-    CHECK_MESSAGE(wrong == 0, "layout %d, %d ranks, %lld sequences: %d tokens are not where a permutation has them",
+        wrong += used[i] != 1;
+    CHECK_MESSAGE(wrong == 0, "layout %d, %d ranks, %lld sequences: %d positions are missing, repeated or invalid",
                   args->cp_layout, args->cp_size, (long long)sequences, wrong);
     free(positions);
     free(sequence_of);
-    free(held);
+    free(used);
 }
 
 static void check_permutations(random_state *random)
@@ -120,11 +120,11 @@ static void check_permutations(random_state *random)
     const int32_t layout = (int32_t)random_between(random, TROPE_CP_CONTIGUOUS, TROPE_CP_FLAT);
     const int32_t ranks = (int32_t)random_between(random, 1, 9);
     const int64_t sequences = random_between(random, 1, 40);
-    const int64_t unit = layout == TROPE_CP_ZIGZAG && ranks > 1 ? 2 * ranks : ranks; /* of one rank any length */
+    const int64_t unit = layout == TROPE_CP_ZIGZAG && ranks > 1 ? 2 * ranks : ranks; /* one rank accepts any length */
     for (int64_t i = 0; i < sequences; i++) {
         first[i] = cu_seqlens[i];
         length[i] = unit * (random_between(random, 0, 2) ? random_between(random, 1, 30) : 0);
-        if (layout == TROPE_CP_FLAT && i + 1 < sequences) /* which needs only the sum to be divisible */
+        if (layout == TROPE_CP_FLAT && i + 1 < sequences) /* only the total must be divisible by ranks */
             length[i] += random_between(random, 0, 5);
         if (i + 1 == sequences)
             length[i] += (ranks - (first[i] + length[i]) % ranks) % ranks;
@@ -138,7 +138,7 @@ static void check_permutations(random_state *random)
     check_permutation(&whole, &none, &all, 1);
 }
 
-/* Every kind of call against the reference. */
+/* Compares the positions of a random call with the reference. */
 static void check_random(uint64_t seed)
 {
     const config_choices choices = config_choose(seed);

@@ -262,7 +262,7 @@ void call_close(call *c)
 
 /* ---- calls ---- */
 
-/* Fills memory with a pattern, so that ranks whose calls are refused do not seem to agree. */
+/* Fills memory with a pattern, so that the result of a refused call cannot look right. */
 static int poison(call *c, void *device, size_t bytes)
 {
     void *host = rank_malloc(c->r, bytes);
@@ -317,7 +317,7 @@ static int put_in_order(call *c, int backward)
     char *memory = rank_malloc(c->r, c->bytes), *ordered = rank_malloc(c->r, c->bytes);
     int failed = !memory || !ordered || rank_download(c->r, memory, result, c->bytes);
     if (!failed) {
-        memcpy(ordered, memory, c->bytes); /* sums over shared heads do not fill their room */
+        memcpy(ordered, memory, c->bytes); /* the sums over shared heads fill only a part of K's memory */
         share_put_in_order(&c->s, tensor, PROBLEM_Q, memory, ordered);
         share_put_in_order(&c->s, tensor, PROBLEM_K, memory + first, ordered + first);
         failed = rank_upload(c->r, result, ordered, c->bytes);
@@ -352,7 +352,8 @@ static int run_request(call *c, request q, int backward, outcome *o)
 
 /* ---- a norm over heads of several ranks ---- */
 
-/* Applies MISTAKE_GATHER or MISTAKE_AXIS to the gathered sums [ranks, heads of a rank, tokens], in separate memory. */
+/* Makes group_sums point to a copy of the gathered sums [ranks, heads of a rank, tokens] that has MISTAKE_GATHER or
+ * MISTAKE_AXIS. */
 static int spoil_sums(call *c, int backward, int operand)
 {
     const size_t bytes = sums_bytes(&c->s, operand), heads = (size_t)c->s.heads[operand], row = bytes / heads;

@@ -19,14 +19,14 @@ typedef struct call {
     arena_mark mark;
     size_t bytes;    /* of x, dy, y and dx: Q, then K; if the K heads are shared, the shared head comes first */
     char *x, *dy;    /* in device memory, in this call's order of tokens */
-    char *result[2]; /* y and dx in right order; rstd follows y */
+    char *result[2]; /* y and dx in token order; rstd follows y */
     size_t result_bytes;
     float *rstd[PROBLEM_OPERANDS]; /* part of result[0], in this call's order of tokens */
     float *d_weight[PROBLEM_OPERANDS];
     /* token_sums of forward and backward, if the norm is split: this rank's sums, the sums of all ranks, and the sums of
      * this rank's group as the call reads them */
     float *sums[2][PROBLEM_OPERANDS], *all_sums[2][PROBLEM_OPERANDS], *group_sums[2][PROBLEM_OPERANDS];
-    const struct call *peer; /* if not NULL, the call whose all_sums this one uses instead of gathering */
+    const struct call *peer; /* if not NULL, use the all_sums of `peer` instead of gathering */
     int32_t *flags;
     void *d_angles;
     int64_t angle_count; /* number of elements of d_angles */
@@ -65,7 +65,7 @@ int call_angles(call *c, outcome *o);
 int call_load(const call *c, int tensor, int operand, double *values);
 /* Loads dx of an operand as fp32, which represents every 16-bit number exactly. */
 int call_load_dx(const call *c, int operand, float *dx);
-/* Multiplies values, which are in the order of x, by rstd. This gives the numbers that the weight multiplies. */
+/* Multiplies values in the order of x by rstd. The products are the numbers that the weight multiplies. */
 int call_scale_by_rstd(const call *c, int operand, double *x);
 
 /* Returns the number of bytes that a forward call reads and writes. */

@@ -39,7 +39,7 @@ enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static const char *const keys_names[] = {"", "-gqa", "-mqa"};
 
-/* Sums that backward computes: over the heads of all ranks, with old_dst, or both. */
+/* Sums in backward: over the heads of all ranks, of dx and old_dst, or both. */
 static const struct {
     const char *name;
     case_keys keys;
@@ -47,7 +47,7 @@ static const struct {
 } additions[] = {{"mla", CASE_KEYS_SHARED, 0}, {"accumulate", CASE_KEYS_SPLIT, 1}, {"mla-accumulate", CASE_KEYS_SHARED, 1}};
 enum { ADDITIONS = sizeof additions / sizeof additions[0] };
 
-/* verify_angles.c relies on pairs that keep their length if the norm follows the rotation. With inv_freq they do. */
+/* If the norm follows the rotation, verify_angles.c needs a rotation that keeps the length of pairs, as with inv_freq. */
 static const struct {
     const form *form;
     const char *name;
@@ -128,8 +128,8 @@ static int add_context_sums(split_case *cases, const char *split, int32_t splits
     return count;
 }
 
-/* Adds each norm; with context parallelism, each layout with one of the norms. For token sums, each rank of the gather has
- * different heads. The other norms have K heads that several ranks share. */
+/* Adds each norm or, with context parallelism, each layout with one of the norms. A norm over tokens gathers token sums, so
+ * each tensor parallel rank has its own K heads. With the other norms, several ranks have the same K heads. */
 static int add_norms(split_case *cases, const char *split, int32_t splits)
 {
     int count = 0;

@@ -25,7 +25,7 @@ typedef enum case_keys {
     CASE_KEYS_SPLIT,      /* at least as many K heads as tensor parallel ranks */
     CASE_KEYS_REPLICATED, /* fewer: several ranks have the same head */
     CASE_KEYS_SINGLE,     /* one K head for all ranks */
-    CASE_KEYS_SHARED      /* as many as Q heads, but shared: one in memory, which every rank has, like MLA's k_pe */
+    CASE_KEYS_SHARED      /* as many K heads as Q heads, but one in memory, which every rank has, like MLA's k_pe */
 } case_keys;
 
 /* The norm of Q and K. */

@@ -1,5 +1,6 @@
-/* Communication between ranks. All ranks must call each function in the same order. A function returns nonzero when the run
- * is being ended; the watch then knows the reason. Memory is host memory, except for NCCL, which uses the GPU's memory. */
+/* Communication between ranks. All ranks must call the same functions in the same order. A function returns nonzero when
+ * the run is being ended; the watch then knows the reason. Memory is host memory, except for NCCL, which uses the GPU's
+ * memory. */
 #ifndef TESTS_MULTIGPU_COMMUNICATOR_H
 #define TESTS_MULTIGPU_COMMUNICATOR_H
 
@@ -30,7 +31,7 @@ struct communicator {
     int is_thread; /* the ranks are threads of one process */
     watch *watch;
     gather_function all_gather;
-    /* The same, queued on a GPU stream without waiting for the GPU. NULL for host memory. */
+    /* Does the same as all_gather on a GPU stream, without waiting for the GPU. NULL for host memory. */
     int (*queue_gather)(communicator *c, const void *mine, void *all, size_t bytes, void *stream);
     sum_function sum;
     ring_function ring;

@@ -21,7 +21,7 @@ static int fail(nccl_communicator *c, const char *what, const char *error)
     return watch_fail(c->base.watch, WATCH_EFFECT, "rank %d: %s: %s", c->base.rank, what, error);
 }
 
-/* Waits until NCCL has finished the last operation and then, if a stream is given, until the GPU has too. */
+/* Waits until NCCL has finished the last operation and then, if a stream is given, until the GPU has finished it too. */
 static int finish(nccl_communicator *c, ncclResult_t result, const char *what, cudaStream_t stream)
 {
     for (;;) {
@@ -140,6 +140,6 @@ communicator *communicator_nccl(communicator *host)
     const int failed = error ? fail(c, "cudaStreamCreateWithFlags", cudaGetErrorString(error)) : connect_ranks(c, host);
     if (!failed)
         return &c->base;
-    free(c); /* if setup fails, the NCCL communicator is left to the end of the process */
+    free(c); /* if setup fails, the NCCL communicator exists until the process ends */
     return NULL;
 }

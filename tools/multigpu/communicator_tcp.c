@@ -1,4 +1,5 @@
-/* Processes that have only the network: all data goes through rank 0. Suitable for the start of a run and for few ranks. */
+/* Processes that can only communicate over TCP. All data goes through rank 0, so this suits the start of a run and few
+ * ranks. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 typedef struct tcp_communicator {
     communicator base;
-    int *fd; /* on rank 0: of each rank; elsewhere, fd[0] is the connection to rank 0 */
+    int *fd; /* rank 0: the connection to each rank; other ranks: fd[0] is the connection to rank 0 */
 } tcp_communicator;
 
 static int lost(communicator *base, int32_t rank)

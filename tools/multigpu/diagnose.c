@@ -131,7 +131,7 @@ static void say_layout(const problem *p, uint32_t layouts, case_result *result)
     for (int32_t l = TROPE_CP_CONTIGUOUS; l <= TROPE_CP_FLAT; l++)
         if (layouts & 1u << l)
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", names[0] ? " or " : "", layout_names[l]);
-    say(result, "layout: cp_layout is %s, the data is laid out %s", names, layout_names[p->c->cp_layout]);
+    say(result, "layout: cp_layout is %s, but the layout of the data is %s", names, layout_names[p->c->cp_layout]);
 }
 
 static void say_causes(const problem *p, const int32_t *suspects, const finding *f, int count, case_result *result)
@@ -152,12 +152,12 @@ static void say_causes(const problem *p, const int32_t *suspects, const finding 
     if (result->causes & 1u << MISTAKE_LOCAL)
         say(result, "local: every rank counts its positions from 0, cp_size was not given");
     if (result->causes & 1u << MISTAKE_GATHER)
-        say(result, "gather: token_sums has the sums of one rank, those of the others are zeros: they were not gathered");
+        say(result, "gather: token_sums has the sums of one rank and zeros for the others: they were not gathered");
     if (result->causes & 1u << MISTAKE_AXIS)
         say(result, "axis: token_sums was gathered along the tokens, it must be along the heads");
 }
 
-/* Describes an error that no common mistake explains. The place of the first wrong element then says the most. */
+/* Describes an error that no common mistake explains. The place of the first wrong element is then the best clue. */
 static void say_first(const inquiry *q, const char *whole, case_result *result)
 {
     const problem *p = q->mine->s.p;

@@ -67,14 +67,14 @@ static int find_torchrun(launch *l)
     for (int i = 0; i < 4; i++)
         if (!is_set(names[i]))
             return complain("%s: is missing from the environment: torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and "
-                            "MASTER_PORT together; --launch process looks at none of them",
+                            "MASTER_PORT together; --launch process ignores them",
                             names[i]);
     if (number_of("WORLD_SIZE", 1, INT32_MAX, &l->size) || number_of("RANK", 0, (int64_t)l->size - 1, &l->rank) ||
         number_of("MASTER_PORT", 1, 65534, &port) || (is_set(PORT_VARIABLE) && number_of(PORT_VARIABLE, 1, 65535, &port)))
         return RESULT_REFUSED;
     if (is_set("LOCAL_RANK") && number_of("LOCAL_RANK", 0, (int64_t)l->size - 1, &l->local_rank))
         return RESULT_REFUSED;
-    snprintf(l->text, sizeof l->text, "a process each, environment of torchrun");
+    snprintf(l->text, sizeof l->text, "one process for each rank, by torchrun");
     return 0;
 }
 
@@ -90,15 +90,15 @@ static int check_size(const launch *l, int is_chosen)
             return RESULT_REFUSED;
         if (ranks != l->size)
             return l->rank ? RESULT_REFUSED
-                           : complain("WORLD_SIZE: %d contradicts MPI, which has %d rank%s: --launch torchrun or mpi says "
-                                      "which",
+                           : complain("WORLD_SIZE: %d contradicts MPI, which has %d rank%s: choose one with --launch "
+                                      "torchrun or mpi",
                                       ranks, l->size, l->size > 1 ? "s" : "");
     }
     if (variable && number_of(variable, 1, INT32_MAX, &ranks))
         return RESULT_REFUSED;
     if (variable && ranks > 1 && l->size == 1)
-        return complain("%s: is %d, but MPI knows of one rank: start it by the MPI that it was built with (srun --mpi), or "
-                        "by --launch process",
+        return complain("%s: is %d, but MPI has only one rank: start the program with the MPI that it was built with (srun "
+                        "--mpi), or with --launch process",
                         variable, ranks);
     return 0;
 }
@@ -113,11 +113,11 @@ static int find_mpi(launch *l, int is_chosen, int *argc, char ***argv)
         communicator_mpi_end();
         return RESULT_REFUSED;
     }
-    snprintf(l->text, sizeof l->text, "a process each, by MPI");
+    snprintf(l->text, sizeof l->text, "one process for each rank, by MPI");
     return 0;
 #else
     (void)l, (void)is_chosen, (void)argc, (void)argv;
-    return complain("this build has no MPI: start it in one process, or by torchrun");
+    return complain("this build has no MPI: start the program in one process, or with torchrun");
 #endif
 }
 
@@ -130,7 +130,7 @@ int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv)
         return find_mpi(l, kind != LAUNCH_AUTO, argc, argv);
     if (l->kind == LAUNCH_TORCHRUN)
         return find_torchrun(l);
-    snprintf(l->text, sizeof l->text, "a thread each, in one process");
+    snprintf(l->text, sizeof l->text, "one thread for each rank, in one process");
     return 0;
 }
 
@@ -181,7 +181,7 @@ static int run_threads(const launch *l, double limit, rank_body body, void *cont
     for (int32_t i = 0; i < l->size; i++) {
         threads[i] = (rank_thread){.watch = w, .host = hosts[i], .body = body, .context = context};
         if (pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]))
-            (void)watch_fail(w, WATCH_CAUSE, "no thread could be made for rank %d", i);
+            (void)watch_fail(w, WATCH_CAUSE, "no thread could be started for rank %d", i);
     }
     watch_finish(w); /* before joining the threads, because a hung thread cannot be joined */
     for (int32_t i = 0; i < l->size; i++) {
@@ -205,7 +205,7 @@ static int find_hub(const launch *l, watch *w, socket_address *hub)
 #endif
     int32_t port = 0;
     if (is_set(PORT_VARIABLE) ? number_of(PORT_VARIABLE, 1, 65535, &port) : number_of("MASTER_PORT", 1, 65534, &port))
-        return watch_fail(w, WATCH_CAUSE, "rank %d has no port to meet the others", l->rank);
+        return watch_fail(w, WATCH_CAUSE, "rank %d has no port to connect to the others", l->rank);
     port += is_set(PORT_VARIABLE) ? 0 : PORT_AFTER_MASTER;
     if (l->rank == 0)
         return watch_listen(w, port, hub);

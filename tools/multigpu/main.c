@@ -11,7 +11,7 @@
 #include "report.h"
 #include "simulate.h"
 
-/* A number of ranks that every case can be split for. */
+/* Every case can be split over this number of ranks. */
 enum { ANY_RANKS = 8 };
 /* Number of ranks without a GPU and without a launcher. */
 enum { CPU_RANKS = 4 };
@@ -28,12 +28,13 @@ enum { CPU_RANKS = 4 };
 #define RESERVED ((size_t)1536 << 20)
 
 static const char usage[] =
-    "usage: trope_multigpu [OPTION...]                        all visible GPUs in one process, or threads on the CPU\n"
-    "       mpirun -n N trope_multigpu [OPTION...]            a process each\n"
-    "       torchrun --no-python ... trope_multigpu ...       a process each\n\n"
-    "Splits a batch over ranks in every way that the library knows and compares what they compute, gathered and put in\n"
-    "global order, with one device's run. docs/multigpu.md explains the columns and the failures. Exit status: 0 all bits\n"
-    "are right, 1 some are not, 2 refused, or a rank died, hung or failed, and standard error says which.\n";
+    "usage: trope_multigpu [OPTION...]                        all visible GPUs in one process, or CPU threads\n"
+    "       mpirun -n N trope_multigpu [OPTION...]            one process for each rank\n"
+    "       torchrun --no-python ... trope_multigpu ...       one process for each rank\n\n"
+    "Splits a batch over ranks in every way that the library supports, gathers the results in global order, and compares\n"
+    "them with one device's run. docs/multigpu.md explains the columns and the failures. Exit status: 0 all bits are "
+    "right,\n"
+    "1 some bits are wrong, 2 refused, or a rank died, hung or failed; standard error names the reason and the rank.\n";
 
 typedef struct multigpu_options {
     option_texts only;
@@ -51,25 +52,25 @@ static const choice launch_choices[] = {
 
 static const option_spec specs[] = {
     {"only", 0, OPTION_TEXTS, IN(only),
-     .help = "run the cases whose name (split/variant/dtype) contains this; several add up"},
+     .help = "run only cases whose name (split/variant/dtype) contains this text; may be repeated"},
     {"list", 0, OPTION_FLAG, IN(list), .help = "print the names of the cases"},
     {"json", 0, OPTION_FLAG, IN(json), .help = "print JSON"},
-    {"save", 0, OPTION_TEXT, IN(save), .help = "write JSON to this file, beside what is printed"},
-    {"launch", 0, OPTION_CHOICE, IN(launch), .choices = launch_choices, .help = "who started the ranks"},
+    {"save", 0, OPTION_TEXT, IN(save), .help = "also write JSON to this file"},
+    {"launch", 0, OPTION_CHOICE, IN(launch), .choices = launch_choices, .help = "how the ranks were started"},
     {"ranks", 0, OPTION_INT32, IN(ranks), .low = 1, .high = 1024,
-     .help = "in one process: threads, default all GPUs, or 4 on the CPU"},
-    {"device", 0, OPTION_CHOICE, IN(device), .choices = device_choices, .help = "where ranks compute"},
+     .help = "number of ranks in one process, default all GPUs (CPU: 4)"},
+    {"device", 0, OPTION_CHOICE, IN(device), .choices = device_choices, .help = "device of the ranks"},
     {"threads", 0, OPTION_INT32, IN(threads), .low = 1, .high = 4096, .help = "CPU threads of each rank, default 1"},
     {"tokens", 0, OPTION_INT64, IN(tokens), .low = 1, .high = 1 << 24,
-     .help = "of the whole that is compared, default 768"},
-    {"seed", 0, OPTION_INT64, IN(seed), .low = 0, .high = INT64_MAX, .help = "of all data, default 1"},
-    {"bytes", 0, OPTION_REAL, IN(bytes), .help = "that a rank moves when it is timed, 0 = do not time"},
-    {"repeat", 0, OPTION_INT32, IN(repeat), .low = 1, .high = 1000, .help = "times that a call is timed"},
-    {"speed", 0, OPTION_FLAG, IN(speed), .help = "only the time of each rank alone and of all together"},
+     .help = "number of tokens of the whole batch, default 768"},
+    {"seed", 0, OPTION_INT64, IN(seed), .low = 0, .high = INT64_MAX, .help = "seed of all data, default 1"},
+    {"bytes", 0, OPTION_REAL, IN(bytes), .help = "bytes that a timed rank moves, 0 = do not time"},
+    {"repeat", 0, OPTION_INT32, IN(repeat), .low = 1, .high = 1000, .help = "number of times that a call is timed"},
+    {"speed", 0, OPTION_FLAG, IN(speed), .help = "only time each rank alone and all ranks together"},
     {"timeout", 0, OPTION_INT64, IN(timeout), .low = 2, .high = 3600,
-     .help = "seconds in one phase that are a hang, default 30"},
+     .help = "seconds in one phase after which a rank hangs, default 30"},
     {"break", 0, OPTION_CHOICE, IN(broken), .choices = mistake_choices, .help = "make this mistake on purpose"},
-    {"fail", 0, OPTION_TEXT, IN(fail), .help = "die@R, hang@R or no-device@R: let rank R do so on purpose"},
+    {"fail", 0, OPTION_TEXT, IN(fail), .help = "die@R, hang@R or no-device@R: make rank R fail on purpose"},
     {"simulate", 0, OPTION_FLAG, IN(simulate), .help = "check the position maps of 1 to 4096 ranks, without tensors"},
     {.name = NULL}};
 
@@ -354,8 +355,10 @@ static int check_effects(const multigpu_options *options, const option_group *gr
     if (options->repeat && options->bytes == 0)
         return complain("--repeat: has no effect with --bytes 0");
     if (options->save && options->json)
-        return complain("--save: with --json there is nothing else to print");
-    return options->save && !strcmp(options->save, "-") ? complain("--save: --json is what prints to standard output") : 0;
+        return complain("--save: contradicts --json, which prints the same JSON to standard output");
+    return options->save && !strcmp(options->save, "-")
+               ? complain("--save: must be a file; use --json to print to standard output")
+               : 0;
 }
 
 static int parse_failure(const char *text, verify_options *verify)
@@ -426,13 +429,14 @@ int main(int argc, char **argv)
         return complain("--device cuda: no CUDA device was found");
     if (l.kind != LAUNCH_PROCESS && options.ranks) {
         launch_cancel(&l);
-        return l.rank ? RESULT_REFUSED : complain("--ranks: has no effect where a launcher has started %d", l.size);
+        return l.rank ? RESULT_REFUSED
+                      : complain("--ranks: has no effect, because a launcher has started %d ranks", l.size);
     }
     if (!options.speed && !has_any_case(&options, l.size)) {
         launch_cancel(&l);
         return l.rank ? RESULT_REFUSED
-                      : complain("--only: %d ranks cannot be split for any of these cases, which need two factors, such as "
-                                 "4 has, or three, such as 8 has",
+                      : complain("--only: %d ranks cannot be split for any of these cases, which need a number with two "
+                                 "factors, such as 4, or three, such as 8",
                                  l.size);
     }
     run_context run = {&options, &l};

@@ -49,38 +49,38 @@ static void choose_length(const problem *p, int64_t replica, int64_t i, int64_t 
 {
     const int64_t number = (i + replica) % SEQUENCES, unit = 2 * (int64_t)p->grid.cp;
     const int64_t weight = data_between(data_seed(p->seed, STREAM_WEIGHTS), (uint64_t)number, 1, 16);
-    int64_t stored = round_up(target * weight / (8 * SEQUENCES), unit) + unit, real = stored;
+    int64_t stored = round_up(target * weight / (8 * SEQUENCES), unit) + unit, unpadded = stored;
     if (p->c->packing == CASE_PADDED)
-        real = data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, stored - unit < 1 ? 1 : stored - unit,
-                            stored);
+        unpadded = data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, stored - unit < 1 ? 1 : stored - unit,
+                                stored);
     if (p->c->packing == CASE_ALIGNED)
-        real = stored - unit * data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, 0, 1);
+        unpadded = stored - unit * data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, 0, 1);
     if (is_empty_sequence(number)) {
-        real = 0;
+        unpadded = 0;
         stored = p->c->packing == CASE_PADDED && number ? unit : 0; /* empty, but stored as padding */
     }
-    length[0] = real;
+    length[0] = unpadded;
     length[1] = stored;
 }
 
 static int make_stream(problem *p, int64_t target)
 {
     const int64_t count = p->grid.dp * SEQUENCES;
-    int64_t real = 0, stored = 0, length[2];
+    int64_t unpadded = 0, stored = 0, length[2];
     p->batch = 1;
     p->sequences = SEQUENCES;
-    p->real = malloc((size_t)(count + 1) * sizeof *p->real);
+    p->unpadded = malloc((size_t)(count + 1) * sizeof *p->unpadded);
     p->stored = malloc((size_t)(count + 1) * sizeof *p->stored);
-    if (!p->real || !p->stored)
+    if (!p->unpadded || !p->stored)
         return 1;
-    p->real[0] = p->stored[0] = 0;
+    p->unpadded[0] = p->stored[0] = 0;
     for (int64_t i = 0; i < count; i++) {
         choose_length(p, i / SEQUENCES, i % SEQUENCES, target / p->grid.dp, length);
-        p->real[i + 1] = (int32_t)(real += length[0]);
+        p->unpadded[i + 1] = (int32_t)(unpadded += length[0]);
         p->stored[i + 1] = (int32_t)(stored += length[1]);
     }
     p->tokens = stored / p->grid.dp;
-    /* Leave room after the last sequence, but not between two replicas' streams: one device has them as one stream. */
+    /* Leave room after the last sequence if there is one replica. One device has all replicas' streams as one. */
     if (p->grid.dp == 1 && p->c->packing != CASE_ALIGNED)
         p->tokens += 4 * p->grid.cp;
     if (p->c->packing == CASE_PACKED) {
@@ -111,7 +111,7 @@ static int64_t longest_sequence(const problem *p)
 {
     if (!p->sequences)
         return p->tokens;
-    const int32_t *boundary = p->stored ? p->stored : p->real;
+    const int32_t *boundary = p->stored ? p->stored : p->unpadded;
     int64_t longest = 1;
     for (int64_t i = 0; i < p->sequences * p->grid.dp; i++)
         if (boundary[i + 1] - boundary[i] > longest)
@@ -185,7 +185,7 @@ int problem_make(problem *p, const problem_choice *choice, int64_t tokens)
 
 void problem_free(problem *p)
 {
-    free(p->real);
+    free(p->unpadded);
     free(p->stored);
     free(p->starts);
     free(p->inv_freq);
@@ -300,20 +300,20 @@ static int share_sequences(share *s)
     const int64_t count = s->is_whole ? p->sequences * p->grid.dp : p->sequences;
     if (!p->sequences)
         return 0;
-    s->real = rebased(p->real, s->place.dp * p->sequences, count);
+    s->unpadded = rebased(p->unpadded, s->place.dp * p->sequences, count);
     s->stored = p->stored ? rebased(p->stored, s->place.dp * p->sequences, count) : NULL;
-    request_sequences(&s->q, s->real, s->stored, count, padding_of(p->c));
-    return !s->real || (p->stored && !s->stored);
+    request_sequences(&s->q, s->unpadded, s->stored, count, padding_of(p->c));
+    return !s->unpadded || (p->stored && !s->stored);
 }
 
-/* Finds each token's place in the stream. The library gives its index and sequence; cu_seqlens gives where the sequence
- * begins. A stored token belongs to a sequence here even if it is padding, so the padded boundaries are passed as the real
- * ones. Tokens after the last sequence have no position there and are distributed in order. */
+/* Finds each token's place in the stream. The library gives its sequence and its index there; cu_seqlens gives the start of
+ * the sequence. Padding tokens also belong to a sequence here, so the padded boundaries are passed as cu_seqlens. Tokens
+ * after the last sequence belong to none. They are distributed over the ranks in order. */
 static int locate_tokens(share *s)
 {
     request plain = request_positions(&s->q);
     const trope_args *a = request_args(&plain);
-    const int32_t *boundary = s->stored ? s->stored : s->real;
+    const int32_t *boundary = s->stored ? s->stored : s->unpadded;
     const int64_t ranks = a->cp_size > 1 ? a->cp_size : 1, end = boundary ? boundary[a->sequences] : 0;
     const int64_t rest = a->cp_layout == TROPE_CP_FLAT ? 0 : (a->tokens * ranks - end) / ranks;
     int32_t *sequence = malloc((size_t)s->tokens * sizeof *sequence);
@@ -329,7 +329,7 @@ static int locate_tokens(share *s)
 /* With MISTAKE_CHUNK, the first half of each sequence is stored after the second half. */
 static void place_in_memory(share *s, mistake m)
 {
-    const int32_t *boundary = s->stored ? s->stored : s->real;
+    const int32_t *boundary = s->stored ? s->stored : s->unpadded;
     const int64_t whole[2] = {0, s->tokens * s->p->grid.cp}, count = boundary ? s->q.args.sequences : 1;
     for (int64_t i = 0; i < s->tokens; i++)
         s->in_memory[i] = i;
@@ -442,7 +442,7 @@ void share_free(share *s)
     free(s->in_whole);
     free(s->in_memory);
     free(s->ids);
-    free(s->real);
+    free(s->unpadded);
     free(s->stored);
 }
 
@@ -463,21 +463,21 @@ int64_t share_all_elements(const share *s)
     return share_elements(s, PROBLEM_Q) + share_elements(s, PROBLEM_K);
 }
 
-int64_t share_row(const share *s, int operand, int64_t token, int64_t batch)
+int64_t share_token(const share *s, int operand, int64_t token, int64_t batch)
 {
     return (token * s->batch + batch) * s->heads[operand] * s->p->head_dim;
 }
 
-static int64_t row_in_whole(const share *s, int64_t token, int64_t batch)
+static int64_t token_in_whole(const share *s, int64_t token, int64_t batch)
 {
     const int64_t whole_batch = s->p->sequences ? 1 : s->p->batch * s->p->grid.dp;
     return (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
 }
 
-int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch)
+int64_t share_token_in_whole(const share *s, int operand, int64_t token, int64_t batch)
 {
     const problem *p = s->p;
-    return (row_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+    return (token_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
 }
 
 static int is_one_in_memory(const problem *p, int tensor, int operand)
@@ -495,10 +495,10 @@ int64_t share_tensor_elements(const share *s, int tensor, int operand)
     return s->tokens * s->batch * share_tensor_heads(s, tensor, operand) * s->p->head_dim;
 }
 
-int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch)
+int64_t share_tensor_token_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch)
 {
-    return is_one_in_memory(s->p, tensor, operand) ? row_in_whole(s, token, batch) * s->p->head_dim
-                                                   : share_row_in_whole(s, operand, token, batch);
+    return is_one_in_memory(s->p, tensor, operand) ? token_in_whole(s, token, batch) * s->p->head_dim
+                                                   : share_token_in_whole(s, operand, token, batch);
 }
 
 int64_t problem_tensor_elements(const problem *p, int tensor, int operand)
@@ -521,7 +521,7 @@ void share_fill(const share *s, int tensor, int operand, void *memory)
     for (int64_t t = 0; t < s->tokens; t++)
         for (int64_t b = 0; b < s->batch; b++) {
             const int64_t here = (s->in_memory[t] * s->batch + b) * elements;
-            const int64_t there = share_tensor_row_in_whole(s, tensor, operand, t, b);
+            const int64_t there = share_tensor_token_in_whole(s, tensor, operand, t, b);
             for (int64_t e = 0; e < elements; e++)
                 value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), scale));
         }

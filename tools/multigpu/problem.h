@@ -25,8 +25,8 @@ typedef struct problem {
     int32_t head_dim;
     int32_t weight_heads[PROBLEM_OPERANDS]; /* number of heads with their own weights, or 1 */
     float *weights[PROBLEM_OPERANDS];       /* norm weights [weight_heads, head_dim], or NULL */
-    int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
-    int64_t *starts;        /* start_positions of all batch entries */
+    int32_t *unpadded, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
+    int64_t *starts;            /* start_positions of all batch entries */
     double *inv_freq;
     uint8_t *pair_axis; /* axis of each pair for position ids with three axes, or NULL */
     float *angles[2];   /* freqs, or cos and sin: [rows, cols] */
@@ -95,9 +95,9 @@ typedef struct share {
     int32_t heads[PROBLEM_OPERANDS], first_head[PROBLEM_OPERANDS];
     int counts_keys;    /* this is the first of the ranks that have the same K heads */
     int64_t *in_whole;  /* [tokens] index of each token in its batch entry of the whole */
-    int64_t *in_memory; /* [tokens] each token's index in this rank's memory: its number, except with MISTAKE_CHUNK */
+    int64_t *in_memory; /* [tokens] index of token i in this rank's memory: i, except with MISTAKE_CHUNK */
     int64_t *ids;       /* [3, tokens] or NULL */
-    int32_t *real, *stored;
+    int32_t *unpadded, *stored;
     int is_norm_split; /* the norm also covers heads of other ranks */
     /* Number of heads with their own weights, or 1 for all heads. rstd is [batch, tokens, rstd_heads]. */
     int32_t weight_heads[PROBLEM_OPERANDS], first_weight[PROBLEM_OPERANDS], rstd_heads[PROBLEM_OPERANDS];
@@ -114,22 +114,22 @@ int64_t share_elements(const share *s, int operand);
 int64_t share_token_elements(const share *s, int operand);
 int64_t share_all_elements(const share *s);
 
-/* Return the first element of a token in a batch entry: in the share (in right order), and in the whole. */
-int64_t share_row(const share *s, int operand, int64_t token, int64_t batch);
-int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch);
+/* Return the first element of a token in a batch entry: in the share (in token order), and in the whole. */
+int64_t share_token(const share *s, int operand, int64_t token, int64_t batch);
+int64_t share_token_in_whole(const share *s, int operand, int64_t token, int64_t batch);
 
 /* Return the number of heads of an operand in a tensor (1 for shared heads), and the number of its elements. */
 int32_t share_tensor_heads(const share *s, int tensor, int operand);
 int64_t share_tensor_elements(const share *s, int tensor, int operand);
 
 /* Return the first element of a token of a batch entry in the whole tensor, and the size of the whole tensor. */
-int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch);
+int64_t share_tensor_token_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch);
 int64_t problem_tensor_elements(const problem *p, int tensor, int operand);
 
 /* Writes an operand of a tensor in the order of this share's memory. */
 void share_fill(const share *s, int tensor, int operand, void *memory);
-/* Converts memory order to right order. This undoes the effect of MISTAKE_CHUNK on y (shaped like dy) and dx (shaped like
- * x). */
+/* Converts memory order to token order, which undoes MISTAKE_CHUNK. `tensor` gives the shape: PROBLEM_DY for y, PROBLEM_X
+ * for dx. */
 void share_put_in_order(const share *s, int tensor, int operand, const void *memory, void *ordered);
 
 #endif

@@ -55,14 +55,14 @@ void rank_release(rank_context *r)
 int rank_upload(rank_context *r, void *device, const void *host, size_t bytes)
 {
     if (bytes && r->device->upload(device, host, bytes))
-        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device does not take data", r->rank);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: data cannot be copied to its device", r->rank);
     return 0;
 }
 
 int rank_download(rank_context *r, void *host, const void *device, size_t bytes)
 {
     if (bytes && r->device->download(host, device, bytes))
-        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device does not give data back", r->rank);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: data cannot be copied from its device", r->rank);
     return 0;
 }
 

@@ -160,7 +160,7 @@ void report_link(report *p, const rank_context *r, double link_speed, double cop
         return;
     printf("# link: %s", r->data->kind);
     if (link_speed > 0)
-        printf(", ring of all ranks %.2f GB/s a rank", link_speed * 1e-9);
+        printf(", ring of all ranks %.2f GB/s for each rank", link_speed * 1e-9);
     printf("\n");
     if (r->copy_speed > 0)
         printf("# copy: rank 0 alone %.2f GB/s (%.1f MB moved)\n", r->copy_speed * 1e-9, copy_bytes * 1e-6);
@@ -302,9 +302,9 @@ void report_speed(report *p, const rank_context *r, const speed_result *speed, d
 static void print_bound(const char *what, int wrong, double worst)
 {
     if (wrong)
-        printf("# %s: beyond the bound of rounding in %d cases, so that terms are wrong or missing\n", what, wrong);
+        printf("# %s: beyond the rounding bound in %d cases, so that terms are wrong or missing\n", what, wrong);
     else
-        printf("# %s: at most %.2g%% of what rounding may add up to\n", what, 100 * worst);
+        printf("# %s: at most %.2g%% of the largest possible rounding error\n", what, 100 * worst);
 }
 
 static void print_summary(const report *p)
@@ -321,9 +321,9 @@ static void print_summary(const report *p)
                " such as 8\n",
                p->skipped);
     if (p->broken)
-        printf("# %d of %d cases that were broken on purpose were caught\n", p->caught, p->broken);
+        printf("# %d of %d cases with a mistake made on purpose were caught\n", p->caught, p->broken);
     if (p->missed_speed)
-        printf("# %d ranks were slower beside others\n", p->missed_speed);
+        printf("# %d ranks were slower together with others\n", p->missed_speed);
     fflush(stdout);
 }
 

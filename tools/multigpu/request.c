@@ -93,9 +93,9 @@ void request_ids(request *q, const int64_t *ids, int32_t axes, const uint8_t *pa
     q->args.pair_axis = pair_axis;
 }
 
-void request_sequences(request *q, const int32_t *real, const int32_t *stored, int64_t sequences, int32_t padding)
+void request_sequences(request *q, const int32_t *unpadded, const int32_t *stored, int64_t sequences, int32_t padding)
 {
-    q->args.cu_seqlens = real;
+    q->args.cu_seqlens = unpadded;
     q->args.cu_seqlens_padded = stored;
     q->args.cu_seqlens_dtype = TROPE_I32;
     q->args.sequences = sequences;

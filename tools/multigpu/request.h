@@ -1,6 +1,5 @@
-/* Requests to the library: the args of a call with their operands, which are all [tokens, batch, heads, head_dim]. Every
- * call of trope_multigpu is filled in here. A request may be copied: request_args points to the operands of its argument.
- */
+/* Requests to the library: the args of a call with their operands, which are all [tokens, batch, heads, head_dim]. All
+ * calls of trope_multigpu are made from requests. A request may be copied, because request_args sets all its pointers. */
 #ifndef TESTS_MULTIGPU_REQUEST_H
 #define TESTS_MULTIGPU_REQUEST_H
 
@@ -14,7 +13,7 @@ enum { REQUEST_OPERANDS = 2 };
 typedef struct request {
     trope_args args;
     trope_operand operands[REQUEST_OPERANDS];
-    trope_norm norms[REQUEST_OPERANDS]; /* of all operands; struct_size is 0 if there are no norms */
+    trope_norm norms[REQUEST_OPERANDS]; /* one per operand; struct_size is 0 if there are no norms */
     const trope_norm *norm_list[REQUEST_OPERANDS];
 } request;
 
@@ -46,7 +45,7 @@ void request_starts(request *q, const int64_t *starts);
 void request_ids(request *q, const int64_t *ids, int32_t axes, const uint8_t *pair_axis);
 
 /* Sets cu_seqlens and, unless it is NULL, cu_seqlens_padded. */
-void request_sequences(request *q, const int32_t *real, const int32_t *stored, int64_t sequences, int32_t padding);
+void request_sequences(request *q, const int32_t *unpadded, const int32_t *stored, int64_t sequences, int32_t padding);
 
 /* Sets the context parallel rank, size and layout. */
 void request_ranks(request *q, int32_t size, int32_t rank, int32_t layout);

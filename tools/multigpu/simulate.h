@@ -14,7 +14,7 @@ extern const int32_t simulate_layouts[SIMULATE_LAYOUTS];
 
 /* The result for one split. Work is causal: the query at position p has p + 1 keys. */
 typedef struct simulation {
-    int holds;        /* the ranks' positions are each of 0 .. n-1 once, and the work is balanced as the layout promises */
+    int holds;        /* each position 0 .. n-1 is on exactly one rank, and the work is balanced as the layout promises */
     double imbalance; /* the largest work of a rank, divided by the mean */
     int64_t tokens;   /* tokens of a rank, the same for all ranks */
 } simulation;

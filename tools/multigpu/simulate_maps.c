@@ -35,7 +35,7 @@ static int make_runs(int32_t layout, int64_t ranks, int64_t rank, int64_t local,
     return 1;
 }
 
-static int is_run(const trope_sequences *s, const trope_span *span, const run *r)
+static int is_run(const trope_position_source *s, const trope_span *span, const run *r)
 {
     const uint64_t seed = data_seed(7, (uint64_t)(r->first ^ r->count));
     const int64_t last = r->count - 1;
@@ -89,9 +89,10 @@ static int end_partition(partition *p)
     return p->holds;
 }
 
-static trope_sequences dense(int32_t layout, int64_t ranks, int64_t rank, int64_t local)
+static trope_position_source dense(int32_t layout, int64_t ranks, int64_t rank, int64_t local)
 {
-    return (trope_sequences){.tokens = local, .axes = 1, .cp = trope_plan_cp(layout, (int32_t)ranks, (int32_t)rank, local)};
+    return (trope_position_source){
+        .tokens = local, .position_axes = 1, .cp = trope_plan_cp(layout, (int32_t)ranks, (int32_t)rank, local)};
 }
 
 /* The sum over the ranks must be the work of the whole. Zigzag gives all ranks the same work. In striped, each rank has one
@@ -125,7 +126,7 @@ simulation simulate_sequence(int32_t layout, int64_t ranks, int64_t n)
     work extremes[3] = {~(work)0, 0, 0};
     int right = p.seen != NULL;
     for (int64_t rank = 0; rank < ranks && right; rank++) {
-        const trope_sequences s = dense(layout, ranks, rank, local);
+        const trope_position_source s = dense(layout, ranks, rank, local);
         const trope_span span = trope_dense_span(&s, 0);
         run runs[2];
         work of_rank = 0;
@@ -148,7 +149,7 @@ simulation simulate_every_position(int32_t layout, int64_t ranks, int64_t n)
     work extremes[3] = {~(work)0, 0, 0};
     int right = seen != NULL;
     for (int64_t rank = 0; rank < ranks && right; rank++) {
-        const trope_sequences s = dense(layout, ranks, rank, local);
+        const trope_position_source s = dense(layout, ranks, rank, local);
         const trope_span span = trope_dense_span(&s, 0);
         run runs[2];
         work of_rank = 0;
@@ -189,9 +190,9 @@ static void make_boundaries(int64_t ranks, int64_t n, int64_t *boundary)
     }
 }
 
-static trope_sequences packed(int32_t layout, int64_t ranks, int64_t rank, const int64_t *boundary)
+static trope_position_source packed(int32_t layout, int64_t ranks, int64_t rank, const int64_t *boundary)
 {
-    trope_sequences s = dense(layout, ranks, rank, boundary[SEQUENCES] / ranks);
+    trope_position_source s = dense(layout, ranks, rank, boundary[SEQUENCES] / ranks);
     s.boundaries = s.unpadded = boundary;
     s.count = SEQUENCES;
     s.boundaries_64 = 1;
@@ -206,7 +207,7 @@ static int split_sequences(int32_t layout, int64_t ranks, const int64_t *boundar
         const int64_t local = (boundary[q + 1] - boundary[q]) / ranks;
         partition p = start_partition(layout, ranks, local);
         for (int64_t rank = 0; rank < ranks && local && p.seen; rank++) {
-            const trope_sequences s = packed(layout, ranks, rank, boundary);
+            const trope_position_source s = packed(layout, ranks, rank, boundary);
             const trope_span span = trope_sequence_span(&s, q);
             run runs[2];
             const int count = make_runs(layout, ranks, rank, local, runs);
@@ -232,7 +233,7 @@ static int cut_stream(int64_t ranks, const int64_t *boundary, work *of_rank)
     int64_t *next = calloc(SEQUENCES, sizeof *next);
     int right = next != NULL;
     for (int64_t rank = 0; rank < ranks && right; rank++) {
-        const trope_sequences s = packed(TROPE_CP_FLAT, ranks, rank, boundary);
+        const trope_position_source s = packed(TROPE_CP_FLAT, ranks, rank, boundary);
         for (int64_t token = 0; token < s.tokens && right;) {
             const trope_span span = trope_find_span(&s, 0, token);
             const int64_t end = span.end < s.tokens ? span.end : s.tokens,

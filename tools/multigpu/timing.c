@@ -12,7 +12,7 @@ enum { LINK_TIMES = 5, SPEED_ROUNDS = 1000 };
 #define SPEED_GAP ((size_t)17 << 16)
 #define PATTERN   ((size_t)1 << 20)
 
-/* Returns the smallest median of the works. */
+/* Writes the smallest median of the works to *seconds. Returns nonzero after watch_fail. */
 static int measure(rank_context *r, const device_work *works, int count, double bytes, double *seconds, int32_t repeat)
 {
     double *all = rank_malloc(r, sizeof *all * (size_t)(count * repeat));
@@ -125,7 +125,7 @@ static int run_forward(void *context, int set, void *stream)
     return call_queue_forward(context, stream);
 }
 
-/* Returns the number of tokens of the whole for which a rank moves about this many bytes. */
+/* Returns how many tokens the whole must have so that a rank moves about this many bytes. */
 static int64_t tokens_for(const problem *small, double bytes)
 {
     const int32_t heads = small->heads[PROBLEM_Q] / small->grid.tp +

@@ -54,25 +54,25 @@ typedef struct assembly {
     int64_t contradicted; /* tokens on which two ranks disagree */
 } assembly;
 
-/* Returns the number of a token's head. Numbers run over both operands. */
-static int64_t row_number(const assembly *a, int operand, int64_t element)
+/* Returns the number of the head that begins at an element. The heads of all tokens are numbered, first Q, then K. */
+static int64_t head_number(const assembly *a, int operand, int64_t element)
 {
     const int64_t before = operand == PROBLEM_K ? share_elements(a->whole, PROBLEM_Q) : 0;
     return (before + element) / a->whole->p->head_dim;
 }
 
-static void put_row(assembly *a, const share *s, int operand, int64_t token, int64_t batch, const char *result)
+static void put_token(assembly *a, const share *s, int operand, int64_t token, int64_t batch, const char *result)
 {
-    const int64_t there = share_row_in_whole(s, operand, token, batch), row = row_number(a, operand, there);
+    const int64_t there = share_token_in_whole(s, operand, token, batch), first_head = head_number(a, operand, there);
     const size_t bytes = (size_t)(s->heads[operand] * s->p->head_dim) * element_size(s);
     char *to = a->result + operand_begin(a->whole, operand) + (size_t)there * element_size(s);
-    const char *from = result + operand_begin(s, operand) + (size_t)share_row(s, operand, token, batch) * element_size(s);
-    if (a->times[row])
+    const char *from = result + operand_begin(s, operand) + (size_t)share_token(s, operand, token, batch) * element_size(s);
+    if (a->times[first_head])
         a->contradicted += !!memcmp(to, from, bytes);
     else
         memcpy(to, from, bytes);
     for (int32_t h = 0; h < s->heads[operand]; h++)
-        a->times[row + h] = (unsigned char)(a->times[row + h] < 255 ? a->times[row + h] + 1 : 255);
+        a->times[first_head + h] = (unsigned char)(a->times[first_head + h] < 255 ? a->times[first_head + h] + 1 : 255);
 }
 
 static void put_share(assembly *a, const share *s, const char *result)
@@ -80,23 +80,23 @@ static void put_share(assembly *a, const share *s, const char *result)
     for (int operand = 0; operand < a->operands; operand++)
         for (int64_t t = 0; t < s->tokens; t++)
             for (int64_t b = 0; b < s->batch; b++)
-                put_row(a, s, operand, t, b, result);
+                put_token(a, s, operand, t, b, result);
 }
 
 /* Checks that each head of a token came from every rank that has it. */
 static int is_covered(const assembly *a)
 {
     const problem *p = a->whole->p;
-    const int64_t q_rows = share_elements(a->whole, PROBLEM_Q) / p->head_dim;
-    const int64_t all_rows = a->operands == PROBLEM_K ? q_rows : share_all_elements(a->whole) / p->head_dim;
+    const int64_t q_heads = share_elements(a->whole, PROBLEM_Q) / p->head_dim;
+    const int64_t all_heads = a->operands == PROBLEM_K ? q_heads : share_all_elements(a->whole) / p->head_dim;
     const int32_t keys = p->heads[PROBLEM_K], copies = keys < p->grid.tp ? p->grid.tp / keys : 1;
-    for (int64_t i = 0; i < all_rows; i++)
-        if (a->times[i] != (i < q_rows || copies == 1 ? 1 : copies < 255 ? copies : 255))
+    for (int64_t i = 0; i < all_heads; i++)
+        if (a->times[i] != (i < q_heads || copies == 1 ? 1 : copies < 255 ? copies : 255))
             return 0;
     return 1;
 }
 
-/* rstd follows y. result points to this share's rstd, and whole to the whole's. */
+/* Counts wrong elements of rstd. `result` points to the rstd of this share, `whole` to the rstd of the whole. */
 static int64_t count_rstd_wrong(const share *s, const char *result, const char *whole)
 {
     const problem *p = s->p;
@@ -106,9 +106,9 @@ static int64_t count_rstd_wrong(const share *s, const char *result, const char *
         const int64_t heads = s->rstd_heads[operand], all = is_token ? 1 : p->heads[operand], size = sizeof(float);
         const int64_t first = is_token ? 0 : s->first_head[operand];
         for (int64_t i = 0; i < s->batch * s->tokens; i++) {
-            const int64_t row = (s->first_batch + i / s->tokens) * tokens + s->first_token + s->in_whole[i % s->tokens];
+            const int64_t token = (s->first_batch + i / s->tokens) * tokens + s->first_token + s->in_whole[i % s->tokens];
             for (int64_t h = 0; h < heads; h++)
-                wrong += !!memcmp(result + (i * heads + h) * size, whole + (row * all + first + h) * size, (size_t)size);
+                wrong += !!memcmp(result + (i * heads + h) * size, whole + (token * all + first + h) * size, (size_t)size);
         }
         result += s->batch * s->tokens * heads * size;
         whole += p->tokens * p->batch * p->grid.dp * all * size;
@@ -124,8 +124,8 @@ int64_t count_wrong(const share *s, int backward, const char *result, const char
     size_t whole_at = 0;
     for (int operand = 0; operand < operands; operand++) {
         for (int64_t i = 0; i < s->tokens * s->batch; i++) {
-            const int64_t here = share_row(s, operand, i / s->batch, i % s->batch);
-            const int64_t there = share_row_in_whole(s, operand, i / s->batch, i % s->batch);
+            const int64_t here = share_token(s, operand, i / s->batch, i % s->batch);
+            const int64_t there = share_token_in_whole(s, operand, i / s->batch, i % s->batch);
             for (int64_t e = 0; e < (int64_t)s->heads[operand] * s->p->head_dim; e++) {
                 if (!memcmp(result + operand_begin(s, operand) + (size_t)(here + e) * size,
                             whole + whole_at + (size_t)(there + e) * size, size))
@@ -182,20 +182,20 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
 {
     rank_context *r = mine->r;
     const problem *p = mine->s.p;
-    const size_t rows = (size_t)(share_all_elements(&whole->s) / p->head_dim);
+    const size_t heads = (size_t)(share_all_elements(&whole->s) / p->head_dim);
     const int operands = problem_split_operands(p, backward);
     const size_t compared = operands == PROBLEM_K ? operand_begin(&whole->s, PROBLEM_K) : whole->bytes;
-    assembly a = {&whole->s, operands, rank_malloc(r, whole->bytes), rank_malloc(r, rows), 0};
+    assembly a = {&whole->s, operands, rank_malloc(r, whole->bytes), rank_malloc(r, heads), 0};
     char *expected = rank_malloc(r, whole->result_bytes);
     int failed = !a.result || !a.times || !expected;
     if (!failed) {
         memset(a.result, UNWRITTEN, whole->bytes);
-        memset(a.times, 0, rows);
+        memset(a.times, 0, heads);
         failed = rank_download(r, expected, whole->result[backward], whole->result_bytes) ||
                  assemble(r, &a, p, found, mine->result_bytes);
     }
     if (!failed && !is_covered(&a))
-        failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
+        failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are not a partition of the whole");
     if (!failed && (p->c->norm || memcmp(a.result, expected, compared) || a.contradicted))
         result->wrong[backward] = count_all_wrong(mine, found, backward, expected);
     result->compared += (int64_t)(compared / element_size(&whole->s));

@@ -30,8 +30,8 @@ static double size_of(const double *head, const int32_t element[2])
     return fabs(head[element[0]]) + fabs(head[element[1]]);
 }
 
-/* Returns the index of the gradient for this pair and position. With one column per element, it is that of the first
- * element. */
+/* Returns the index in the gradient for this pair and position. With one column per element, this is the index for the
+ * pair's first element. */
 static int64_t place_of_angle(const problem *p, int32_t pair, int64_t position)
 {
     int32_t element[2];
@@ -53,8 +53,8 @@ static void add_term(magnitudes *m, int32_t pair, int64_t position, double term)
     m->sum[at + element[1] - element[0]] += term;
 }
 
-/* Loads normalised x (n(x)) or, with a norm after the rotation, du in place of dy. It may use dx for du: dx is du rotated
- * back, and a rotation does not change the length of a pair. */
+/* Normalises x to n(x) or, with a norm after the rotation, replaces dy by du, the gradient of the norm's input. It uses dx
+ * for du: dx is du rotated back, and a rotation does not change the length of a pair. */
 static int load_normed(const magnitudes *m, int operand)
 {
     const problem *p = m->whole->p;
@@ -73,7 +73,7 @@ static int load_normed(const magnitudes *m, int operand)
 }
 
 /* |cos| and |sin| are at most 1, so a term is at most (|x1| + |x2|) (|dy1| + |dy2|), times the position for inv_freq. */
-static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
+static void add_token(magnitudes *m, int operand, int64_t token, int64_t batch)
 {
     const share *s = m->whole;
     const problem *p = s->p;
@@ -81,7 +81,7 @@ static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
     const int64_t cell = batch * s->tokens + token, axis_stride = s->batch * s->tokens;
     const int32_t x_heads = share_tensor_heads(s, PROBLEM_X, operand);
     for (int32_t h = 0; h < s->heads[operand]; h++) {
-        const int64_t dy_head = share_row(s, operand, token, batch) + (int64_t)h * p->head_dim;
+        const int64_t dy_head = share_token(s, operand, token, batch) + (int64_t)h * p->head_dim;
         const int64_t x_head = ((token * s->batch + batch) * x_heads + h % x_heads) * p->head_dim;
         for (int32_t i = 0; i < p->c->rotary_dim / 2; i++) {
             const int64_t position = m->positions[axis_of_pair(p, i) * axis_stride + cell];
@@ -103,7 +103,7 @@ static int add_operand(magnitudes *m, int operand)
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t t = 0; t < s->tokens; t++)
             if (m->sequences[b * s->tokens + t] >= 0 || s->q.args.padding == TROPE_PADDING_ROTATE)
-                add_row(m, operand, t, b);
+                add_token(m, operand, t, b);
     return 0;
 }
 

@@ -25,14 +25,14 @@ static void shape_block(const share *s, int32_t ranks, score_block *block)
     block->columns = s->p->tokens;
 }
 
-/* Loads a head in double, which is lossless. */
+/* Loads a head and converts it to double, which is exact. */
 static void load_vector(int32_t dtype, const char *tensor, int64_t element, int32_t dim, double *vector)
 {
     for (int32_t e = 0; e < dim; e++)
         vector[e] = value_load(dtype, tensor, element + e);
 }
 
-/* Sums in a fixed order in double. Products of two 24-bit numbers are exact there. */
+/* Sums in a fixed order in double. Products of two 24-bit numbers are exact in double. */
 static float dot(const double *q, const double *k, int32_t dim)
 {
     double sum = 0;
@@ -67,7 +67,7 @@ static int load_queries(call *mine, const score_block *block, double *queries)
     char *host = rank_malloc(r, bytes);
     const int failed = !host || rank_download(r, host, mine->result[0], bytes);
     for (int64_t row = 0; row < block->rows && !failed; row++)
-        load_vector(s->p->dtype, host, share_row(s, PROBLEM_Q, row * block->step, 0), s->p->head_dim,
+        load_vector(s->p->dtype, host, share_token(s, PROBLEM_Q, row * block->step, 0), s->p->head_dim,
                     queries + row * s->p->head_dim);
     free(host);
     return failed;
@@ -76,9 +76,9 @@ static int load_queries(call *mine, const score_block *block, double *queries)
 /* Memory for a step of the ring: score_owner scores the queries with rank `owner`'s keys, which are in device memory. */
 typedef struct ring_room {
     const double *queries;
-    char *host;      /* an operand K */
-    double *vectors; /* of its tokens */
-    char *held[2];   /* on the device: the current keys, and the keys being received */
+    char *host;           /* the K operand of a rank */
+    double *vectors;      /* the K heads of its tokens */
+    char *keys_of_hop[2]; /* on the device: the current keys, and the keys being received */
 } ring_room;
 
 static int score_owner(call *mine, const ring_room *room, rank_place owner, const char *keys, score_block *block)
@@ -92,7 +92,8 @@ static int score_owner(call *mine, const ring_room *room, rank_place owner, cons
     failed =
         failed || rank_download(r, room->host, keys, (size_t)(share_elements(&from, PROBLEM_K) * value_size(p->dtype)));
     for (int64_t t = 0; t < from.tokens && !failed; t++)
-        load_vector(p->dtype, room->host, share_row(&from, PROBLEM_K, t, 0), p->head_dim, room->vectors + t * p->head_dim);
+        load_vector(p->dtype, room->host, share_token(&from, PROBLEM_K, t, 0), p->head_dim,
+                    room->vectors + t * p->head_dim);
     if (!failed)
         score(room->queries, &(key_list){room->vectors, from.in_whole, from.tokens}, p->head_dim, block);
     share_free(&from);
@@ -115,11 +116,11 @@ static int go_round(call *mine, const ring_room *room, score_block *block)
         owner.cp = (mine->s.place.cp + cp - hop) % cp;
         failed = score_owner(mine, room, owner, keys, block);
         watch_phase(r->watch, r->rank, "keys round the ring");
-        const ring_step step = {keys, room->held[hop % 2], mine->bytes - q_bytes, problem_rank(p, next),
+        const ring_step step = {keys, room->keys_of_hop[hop % 2], mine->bytes - q_bytes, problem_rank(p, next),
                                 problem_rank(p, before)};
         if (!failed && hop + 1 < cp)
             failed = r->data->ring(r->data, &step);
-        keys = room->held[hop % 2];
+        keys = room->keys_of_hop[hop % 2];
     }
     return failed;
 }
@@ -134,9 +135,9 @@ static int score_share(call *mine, score_block *block)
     double *queries = rank_malloc(r, (size_t)block->rows * vector);
     ring_room room = {
         .queries = queries, .host = rank_malloc(r, bytes), .vectors = rank_malloc(r, (size_t)s->tokens * vector)};
-    room.held[0] = rank_take(r, bytes);
-    room.held[1] = rank_take(r, bytes);
-    const int failed = !queries || !room.host || !room.vectors || !room.held[0] || !room.held[1] ||
+    room.keys_of_hop[0] = rank_take(r, bytes);
+    room.keys_of_hop[1] = rank_take(r, bytes);
+    const int failed = !queries || !room.host || !room.vectors || !room.keys_of_hop[0] || !room.keys_of_hop[1] ||
                        load_queries(mine, block, queries) || go_round(mine, &room, block);
     free(queries);
     free(room.host);
@@ -154,11 +155,11 @@ static void load_from_whole(const share *s, const share *whole, const char *y, c
     const int32_t dtype = p->dtype, dim = p->head_dim;
     const char *k = y + (size_t)(share_elements(whole, PROBLEM_Q) * value_size(dtype));
     for (int64_t row = 0; row < block->rows; row++)
-        load_vector(dtype, y, share_row_in_whole(s, PROBLEM_Q, row * block->step, 0), dim, vectors + row * dim);
+        load_vector(dtype, y, share_token_in_whole(s, PROBLEM_Q, row * block->step, 0), dim, vectors + row * dim);
     share in_stream = *s; /* treat any token of the replica as if this share had it */
     for (int64_t n = 0; n < block->columns; n++) {
         in_stream.in_whole = &n;
-        load_vector(dtype, k, share_row_in_whole(&in_stream, PROBLEM_K, 0, 0), dim, vectors + (block->rows + n) * dim);
+        load_vector(dtype, k, share_token_in_whole(&in_stream, PROBLEM_K, 0, 0), dim, vectors + (block->rows + n) * dim);
     }
 }
 

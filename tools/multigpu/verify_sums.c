@@ -1,8 +1,8 @@
 /* Sums over the heads of all ranks: dx of shared keys, like MLA's k_pe. Forward broadcasts the keys to every rank's heads;
- * verify.c compares that bit for bit. In backward, each rank has the rounded sum over its own heads, and an all-reduce adds
- * these to the sum of the whole. It runs over all ranks. Each rank puts its own tokens at their place in the whole, and
- * zeros, which do not change a sum, at the places of the other tokens. This is a different order of additions, so the
- * comparison uses a bound, which docs/multigpu.md derives:
+ * verify.c compares that bit for bit. In backward, each rank has the rounded sum over its own heads. An all-reduce over all
+ * ranks adds these to the sum of the whole. Each rank puts its own tokens at their place in the whole, and zeros, which do
+ * not change a sum, at the places of the other tokens. This is a different order of additions, so the comparison
+ * uses a bound, which docs/multigpu.md derives:
  *
  *     |sum of ranks - one device's| <= (epsilon of dtype + (2 ceil(log2 heads) + tp + 6) 2^-24) * sum |terms|
  *
@@ -27,7 +27,7 @@ static int place_sum(const call *mine, float *whole)
     float *sum = rank_malloc(mine->r, (size_t)sum_elements(s) * sizeof *sum);
     const int failed = !sum || call_load_dx(mine, PROBLEM_K, sum);
     for (int64_t i = 0; i < s->tokens * s->batch && !failed; i++)
-        memcpy(whole + share_tensor_row_in_whole(s, PROBLEM_X, PROBLEM_K, i / s->batch, i % s->batch),
+        memcpy(whole + share_tensor_token_in_whole(s, PROBLEM_X, PROBLEM_K, i / s->batch, i % s->batch),
                sum + i * s->p->head_dim, row);
     free(sum);
     return failed;

@@ -71,7 +71,7 @@ static int add_magnitudes(const call *whole, int operand, double *magnitude)
     return failed;
 }
 
-/* Names the dimension whose sum is missing: the one without which the ranks' parts give the sum that was found. */
+/* Names the dimension whose sum is missing. The ranks' parts, added without this dimension, give the sum that was found. */
 static void find_cause(const call *whole, const float *parts, const float *sum, const double *bound, case_result *result)
 {
     static const char *const names[] = {[SPLIT_DATA] = "data", [SPLIT_TENSOR] = "tensor", [SPLIT_CONTEXT] = "context"};
@@ -121,7 +121,7 @@ int verify_weights(call *mine, const call *whole, case_result *result)
     watch_phase(r->watch, r->rank, "adding d_weight");
     int failed = !sum || !parts || place_weights(mine, sum) || r->host->all_gather(r->host, sum, parts, bytes);
     if (!failed && mine->m.kind == MISTAKE_REDUCE && place_in(mine->s.place, mine->m.value))
-        memset(sum, 0, bytes); /* then the sum covers only the ranks that are first in the dimension */
+        memset(sum, 0, bytes); /* the sum then covers only the first ranks of the dimension */
     failed = failed || verify_add(mine, sum, count);
     if (!failed && r->rank == 0) {
         watch_note(r->watch, 0, "comparing d_weight");

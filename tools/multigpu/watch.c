@@ -114,7 +114,7 @@ static void member_died(watch *w, int32_t rank)
 {
     char name[128], text[TEXT];
     member_name(w, rank, name, sizeof name);
-    snprintf(text, sizeof text, "%s died; it was last heard of in phase '%s'", name, w->members[rank].phase);
+    snprintf(text, sizeof text, "%s died; it was last seen in phase '%s'", name, w->members[rank].phase);
     keep_failure(w, PRIORITY_CAUSE, text);
 }
 
@@ -242,17 +242,17 @@ static void judge_silence(watch *w, double now)
     char name[128], text[TEXT];
     if (!decides(w)) {
         if (w->hub.fd >= 0 && now - w->hub.heard > silence)
-            keep_failure(w, PRIORITY_CAUSE, "rank 0 gives no sign of life: it was stopped, or its host is gone");
+            keep_failure(w, PRIORITY_CAUSE, "rank 0 does not respond: it was stopped, or its host is gone");
         return;
     }
     for (int32_t i = w->local; i < w->size && w->listener >= 0; i++) {
         const member *m = &w->members[i];
         member_name(w, i, name, sizeof name);
         if (m->state == MEMBER_ABSENT && now - w->started > w->limit) {
-            snprintf(text, sizeof text, "rank %d has not come within %.0f s", i, w->limit);
+            snprintf(text, sizeof text, "rank %d has not connected within %.0f s", i, w->limit);
             keep_failure(w, PRIORITY_CAUSE, text);
         } else if (m->state == MEMBER_RUNNING && now - m->heard > silence) {
-            snprintf(text, sizeof text, "%s gives no sign of life: it was stopped, or its host is gone", name);
+            snprintf(text, sizeof text, "%s does not respond: it was stopped, or its host is gone", name);
             keep_failure(w, PRIORITY_CAUSE, text);
         }
     }
@@ -284,10 +284,10 @@ static void judge_progress(watch *w, double now)
     }
     member_name(w, last, name, sizeof name);
     if (ahead)
-        snprintf(text, sizeof text, "%s hangs: in phase '%s' for %.0f s, while %d other%s, in '%s'", name, m->phase,
+        snprintf(text, sizeof text, "%s hangs: it is in phase '%s' for %.0f s, while %d other%s, in '%s'", name, m->phase,
                  now - m->changed, ahead, ahead == 1 ? " waits for it" : "s wait for it", w->members[first].phase);
     else
-        snprintf(text, sizeof text, "%s hangs: in phase '%s' for %.0f s, and so do all others", name, m->phase,
+        snprintf(text, sizeof text, "%s hangs: it is in phase '%s' for %.0f s, like all others", name, m->phase,
                  now - m->changed);
     keep_failure(w, PRIORITY_HANG, text);
 }
@@ -305,7 +305,7 @@ static void tell_hub(watch *w)
         (void)socket_send(w->hub.fd, &r, sizeof r);
 }
 
-/* The others report to rank 0 and wait for its decision. If rank 0 is gone, each process ends by itself. */
+/* The other processes report to rank 0 and wait for its decision. If rank 0 is gone, each process ends by itself. */
 static int is_decided(watch *w, double now)
 {
     if (terminated)
@@ -359,8 +359,8 @@ static void heartbeat(watch *w)
         (void)socket_send(w->hub.fd, &r, sizeof r);
 }
 
-/* Fills `polled` with the connections to read from. Entry i + 1 belongs to rank i; elsewhere, entry 1 belongs to rank 0's
- * process. */
+/* Fills `polled` with the connections to read from. In rank 0's process, entry i + 1 belongs to rank i. In the others,
+ * entry 1 belongs to rank 0. */
 static int list_connections(watch *w)
 {
     int count = 0;
@@ -436,7 +436,7 @@ watch *watch_start(int32_t size, int32_t first, int32_t local, double limit)
     }
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    /* A launcher ends the other processes as soon as one dies. Print the line that names the rank before that. */
+    /* A launcher sends SIGTERM to the other processes as soon as one dies. First print the line that names the rank. */
     (void)sigaction(SIGTERM, &action, NULL);
     pthread_create(&w->thread, NULL, keep_watch, w);
     return w;

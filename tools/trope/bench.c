@@ -1,4 +1,4 @@
-/* trope bench: times each case in turn with copies of the same number of bytes, in one run. */
+/* trope bench: times each case and copies of the same number of bytes alternately, in one run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 
 static const char usage[] =
     "usage: trope bench [--device cpu|cuda] [OPTION...]\n\n"
-    "Times calls of the library beside a copy of as many bytes on the same threads or the same GPU, and compares each\n"
-    "result bitwise with that of the portable code on one thread, or a GPU's with that of the CPU. docs/performance.md\n"
+    "Times calls of the library and copies of the same number of bytes on the same threads or GPU, and compares each\n"
+    "result bitwise with the portable code on one thread, or a GPU's result with the CPU's. docs/performance.md\n"
     "explains the columns.\n";
 
 typedef struct bench_options {
@@ -30,16 +30,19 @@ enum { CASES_CPU = 1, CASES_CUDA, CASES_CROSS };
 static const choice cases_choices[] = {{"cpu", CASES_CPU}, {"cuda", CASES_CUDA}, {"cross", CASES_CROSS}, {NULL, 0}};
 
 static const option_spec bench_specs[] = {
-    {"only", 0, OPTION_TEXT, offsetof(bench_options, only), .help = "run the cases whose name (case/dtype) contains this"},
+    {"only", 0, OPTION_TEXT, offsetof(bench_options, only),
+     .help = "run only cases whose name (case/dtype) contains this text"},
     {"list", 0, OPTION_FLAG, offsetof(bench_options, list), .help = "print the names of the cases"},
     {"json", 0, OPTION_FLAG, offsetof(bench_options, json), .help = "print JSON"},
-    {"save", 0, OPTION_TEXT, offsetof(bench_options, save), .help = "write JSON to this file, beside what is printed"},
+    {"save", 0, OPTION_TEXT, offsetof(bench_options, save), .help = "also write JSON to this file"},
     {"cases", 0, OPTION_CHOICE, offsetof(bench_options, cases), .choices = cases_choices,
-     .help = "those of the CPU, of CUDA, or each option with each; default the device's"},
+     .help = "table of cases: for the CPU, for CUDA, or combinations of options; default: that of the device"},
     {"repeat", 0, OPTION_INT32, offsetof(bench_options, repeat), .low = 1, .high = 100000,
-     .help = "rounds, default 15, on CUDA 20"},
-    {"bytes", 0, OPTION_NONZERO, offsetof(bench_options, sizes.least), .help = "bytes to move at least, default 134217728"},
-    {"at-most", 0, OPTION_NONZERO, offsetof(bench_options, sizes.most), .help = "bytes to move at most: fewer tokens"},
+     .help = "number of rounds, default 15 (CUDA: 20)"},
+    {"bytes", 0, OPTION_NONZERO, offsetof(bench_options, sizes.least),
+     .help = "minimum number of bytes that a case moves, default 134217728"},
+    {"at-most", 0, OPTION_NONZERO, offsetof(bench_options, sizes.most),
+     .help = "maximum number of bytes that a case moves; reduces the tokens"},
     {.name = NULL}};
 
 typedef struct bench_command {
@@ -119,7 +122,8 @@ static int run_cases(bench_command *command)
     if (for_each_case(command, visit_reserve))
         return RESULT_REFUSED;
     if (command->options->has_bytes && !command->sized_by_bytes)
-        return complain("--bytes: has no effect, each of these cases has a size of its own; --at-most makes it less");
+        return complain(
+            "--bytes: has no effect: each of these cases has a fixed size of its own, which --at-most can reduce");
     if (bench_begin(&command->run))
         return RESULT_REFUSED;
     bench_print_header(&command->run.report);
@@ -140,16 +144,16 @@ static int check_options(bench_options *options, const option_group *groups)
     if (options->list && options->cases && options_given(groups, "device"))
         return complain("--device: has no effect with --list and --cases");
     if (options->save && options->json)
-        return complain("--save: with --json there is nothing else to print");
+        return complain("--save: contradicts --json, which prints the same JSON to standard output");
     if (options->save && !strcmp(options->save, "-"))
-        return complain("--save: --json is what prints to standard output");
+        return complain("--save: must be a file; use --json to print to standard output");
     if (!(options->sizes.least >= 1 && options->sizes.least <= 0x1p40))
         return complain("--bytes: must be in [1, 2^40]");
     if (options_given(groups, "at-most") && !(options->sizes.most >= 1))
         return complain("--at-most: must be at least 1");
     options->has_bytes = options_given(groups, "bytes");
     if (options_given(groups, "at-most") && options->has_bytes && options->sizes.most < options->sizes.least)
-        return complain("--at-most: contradicts --bytes, which is more");
+        return complain("--at-most: must not be less than --bytes");
     return RESULT_OK;
 }
 

@@ -28,9 +28,9 @@ typedef enum bench_form {
     BENCH_Q_AND_K,    /* separate tensors in the case's layout; K has `groups` heads */
     BENCH_QKV_SPLIT,  /* rotates Q and K and copies V out of [s, b, groups, (q_per_group + 2) * d], to separate tensors */
     BENCH_QKV_INSIDE, /* rotates Q and K in place inside that tensor */
-    BENCH_MLA_KV /* forward: kv [s, b, h, 256] and k_pe [s, b, 1, 64] to k [s, b, h, 192], whose last 64 elements are the
-                    rotated k_pe, and v [s, b, h, 128]; backward: gradients of k and v to gradients of kv and, summed over
-                    heads, of k_pe */
+    BENCH_MLA_KV /* forward: makes k [s, b, h, 192] and v [s, b, h, 128] from kv [s, b, h, 256] and k_pe [s, b, 1, 64]; the
+                    last 64 elements of k are the rotated k_pe; backward: makes the gradients of kv and k_pe from those of
+                    k and v, and sums the gradient of k_pe over heads */
 } bench_form;
 
 typedef enum bench_positions {
@@ -53,16 +53,16 @@ typedef enum bench_lengths {
 } bench_lengths;
 
 /* The source of the angles of each token. */
-typedef struct bench_rows {
+typedef struct bench_source {
     bench_angles angles;
     bench_positions positions;
     bench_lengths lengths;
     int32_t index_dtype; /* of ids, starts and cu_seqlens; 0 = TROPE_I32 */
     int32_t stream;      /* 1: positions continue from one sequence to the next (stream_positions) */
     int32_t padded;      /* 1: 1/64 of each sequence's storage is padding, which becomes 0 */
-    int32_t cp_size;     /* number of ranks, of which the last one is timed; 0 = 1 */
+    int32_t cp_size;     /* number of ranks; the last one is timed; 0 = 1 */
     int32_t cp_layout;   /* 0 = zigzag */
-} bench_rows;
+} bench_source;
 
 #define BENCH_TYPE(dtype) (1 << (dtype))
 
@@ -81,7 +81,7 @@ typedef struct bench_case {
     /* Order (TROPE_NORM_...) of a norm of the rotated heads, or 0. The weight has their dtype; backward has d_weight. */
     int32_t norm;
     int32_t norm_token; /* the norm is over tokens, with a weight for each head */
-    bench_rows rows;
+    bench_source source;
     int64_t tokens; /* per batch entry; 0 = as many as --bytes allows */
 } bench_case;
 
@@ -96,7 +96,7 @@ bench_table bench_cpu_cases(void);
 bench_table bench_cuda_cases(void);
 bench_table bench_cross_cases(void);
 
-/* The memory of a problem. The device has it, and the host has it again for the reference. */
+/* The memory of a problem. The host has the same areas as the device, for the reference. */
 enum {
     AREA_SRC,
     AREA_DST,
@@ -123,7 +123,7 @@ typedef struct bench_problem {
     int64_t tokens;          /* per batch entry */
     int64_t sequences;       /* in cu_seqlens */
     int64_t padding;         /* number of padding tokens */
-    int64_t longest;         /* number of angle rows in use; the table has rows for every rank */
+    int64_t longest;         /* number of table rows that a rank uses; the table has the rows of all ranks */
     int32_t cols;            /* of a table */
     double moved;            /* bytes, counted as in docs/performance.md */
     device_runs runs;        /* the touched parts of AREA_SRC, for a call in place that leaves out other parts */
@@ -178,8 +178,8 @@ typedef struct bench_standards {
     int count;
 } bench_standards;
 
-/* Returns the index of the standard for these runs (or for copies) of `bytes`, and makes a new one if none is close. -1
- * after a complaint. */
+/* Returns the index of the standard for these runs (or for copies) of `bytes`, and makes a new one if none is close.
+ * Returns -1 after a complaint. */
 int bench_find_standard(bench_standards *standards, const device_runs *runs, double bytes);
 /* Chooses which of `count` ways to time beside a case: all ways the first time, then the best two. Returns their number. */
 int bench_choose_ways(const bench_standard *standard, int count, int *ways);
@@ -244,7 +244,7 @@ double bench_goal(const bench_problem *p);
 int bench_is_missed(const bench_result *result);
 /* Prints how well the goals were met. Each line begins with `mark`. */
 void bench_print_goals(const bench_report *report, const char *mark);
-/* The number of goals, and the number of missed goals. The host's time is one goal. It is the median over all calls with a
+/* The number of goals, and the number of missed goals. One goal limits the host's time: the median over all calls with a
  * single launch, after subtracting the launch of an empty kernel. */
 typedef struct bench_verdict {
     int goals, missed;
@@ -260,7 +260,7 @@ typedef struct bench_run {
     const tool_device *device;
     bench_memory on_device; /* areas that hold all sets of memory, one after the other */
     bench_memory on_host;
-    void *downloaded;     /* as large as the largest area of a problem when the run began */
+    void *downloaded;     /* as large as the largest area of on_host at bench_begin */
     double *seconds;      /* of the call, then of each copy, then of each move */
     double *host_seconds; /* of calls, then of empty launches */
     bench_standards standards;

@@ -45,8 +45,8 @@ static int bind_tensor(const bench_problem *p, void *const *area, bench_call *ca
     return 0;
 }
 
-/* Moves one side of a rotation in place inside a packed QKV tensor to a separate tensor, `before` bytes after the start of
- * the area. Forward writes to that tensor; backward reads from it. */
+/* Changes an operand that rotates in place inside a packed QKV tensor: forward writes to a separate tensor, and backward
+ * reads from it. The tensor begins `before` bytes after the start of its area. */
 static void take_apart(const bench_problem *p, void *const *area, trope_operand *o, int64_t before)
 {
     if (p->c->backward) {
@@ -168,7 +168,7 @@ static void bind_table(const bench_problem *p, void *const *area, trope_args *ar
     }
     args->angle_dtype = bench_angle_dtype(p);
     args->angle_columns = columns_of_table(args, p->cols == bench_rotary_dim(p->c));
-    args->angle_layout = p->c->rows.angles == BENCH_TABLE_OWN_AXES ? TROPE_TABLE_AXES_BATCH_ROWS : TROPE_TABLE_ROWS;
+    args->angle_layout = p->c->source.angles == BENCH_TABLE_OWN_AXES ? TROPE_TABLE_AXES_BATCH_ROWS : TROPE_TABLE_ROWS;
     args->angle_rows = bench_table_rows(p);
 }
 
@@ -176,11 +176,11 @@ static void bind_angles(const bench_problem *p, void *const *area, trope_args *a
 {
     if (p->cols)
         bind_table(p, area, args);
-    else if (p->c->rows.angles == BENCH_PHASE_STEP)
+    else if (p->c->source.angles == BENCH_PHASE_STEP)
         args->phase_step = p->phase_step;
     else
         args->inv_freq = p->inv_freq;
-    if (p->c->rows.angles == BENCH_TABLE_OWN_AXES || bench_id_axes(p->c) > 1)
+    if (p->c->source.angles == BENCH_TABLE_OWN_AXES || bench_id_axes(p->c) > 1)
         args->pair_axis = p->pair_axis;
 }
 
@@ -218,7 +218,7 @@ static void bind_norms(const bench_problem *p, void *const *area, bench_call *ca
 static void bind_positions(const bench_problem *p, void *const *area, trope_args *args)
 {
     const int32_t axes = bench_id_axes(p->c);
-    if (p->c->rows.positions == BENCH_INDEX)
+    if (p->c->source.positions == BENCH_INDEX)
         return;
     args->position_dtype = bench_index_dtype(p->c);
     if (axes) {
@@ -232,17 +232,17 @@ static void bind_positions(const bench_problem *p, void *const *area, trope_args
 
 static void bind_sequences(const bench_problem *p, void *const *area, trope_args *args)
 {
-    const bench_rows *rows = &p->c->rows;
-    if (rows->cp_size) {
-        args->cp_size = rows->cp_size;
-        args->cp_rank = rows->cp_size - 1;
-        args->cp_layout = rows->cp_layout ? rows->cp_layout : TROPE_CP_ZIGZAG;
+    const bench_source *source = &p->c->source;
+    if (source->cp_size) {
+        args->cp_size = source->cp_size;
+        args->cp_rank = source->cp_size - 1;
+        args->cp_layout = source->cp_layout ? source->cp_layout : TROPE_CP_ZIGZAG;
     }
-    if (rows->lengths) {
+    if (source->lengths) {
         args->cu_seqlens = area[AREA_CU_SEQLENS];
-        args->cu_seqlens_padded = rows->padded ? area[AREA_CU_SEQLENS_PADDED] : NULL;
+        args->cu_seqlens_padded = source->padded ? area[AREA_CU_SEQLENS_PADDED] : NULL;
         args->sequences = p->sequences;
-        args->stream_positions = rows->stream;
+        args->stream_positions = source->stream;
         args->cu_seqlens_dtype = bench_index_dtype(p->c);
         args->padding = TROPE_PADDING_ZERO; /* also without padding: CUDA requires an explicit value */
     }

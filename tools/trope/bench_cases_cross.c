@@ -17,14 +17,14 @@ static bench_case cross_case(int i, char *name, size_t size)
              backward ? "bwd" : "fwd", in_place ? "in" : "out", freqs ? "freqs" : "inv_freq");
     bench_case c = {.name = name, .dtypes = ALL, .heads = 32, .layout = TROPE_SBHD + layout};
     c.batch = layout == 3 ? 1 : 2;
-    c.rows.lengths = layout == 3 ? BENCH_SEQS_PARETO : BENCH_DENSE;
+    c.source.lengths = layout == 3 ? BENCH_SEQS_PARETO : BENCH_DENSE;
     c.pairing = pairing ? TROPE_PAIRING_INTERLEAVED : TROPE_PAIRING_HALF;
     c.head_dim = window == 2 ? 192 : 128;
     c.rotary_dim = window ? 64 : 128;
     c.rotary_offset = window == 2 ? 128 : 0;
     c.backward = backward;
     c.in_place = in_place;
-    c.rows.angles = freqs ? BENCH_FREQS_HALF : BENCH_INV_FREQ;
+    c.source.angles = freqs ? BENCH_FREQS_HALF : BENCH_INV_FREQ;
     return c;
 }
 

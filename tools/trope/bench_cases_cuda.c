@@ -12,9 +12,9 @@
 #define INTERLEAVED TROPE_PAIRING_INTERLEAVED
 #define HALF        TROPE_PAIRING_HALF
 
-/* ---- rows ---- */
+/* ---- sources of positions and angles ---- */
 
-typedef enum row_kind {
+typedef enum source_kind {
     TOKENS,
     STEPS,
     FREQS,
@@ -47,13 +47,13 @@ typedef enum row_kind {
     THD_STRIPED,
     THD_FLAT,
     KINDS
-} row_kind;
+} source_kind;
 
 /* clang-format off */
 #define SEQS BENCH_SEQS_64
 static const struct {
     const char *name;
-    bench_rows rows;
+    bench_source source;
 } kinds[KINDS] = {
     /* Positions from tokens. */
     [TOKENS] = {"tokens", {0}},
@@ -92,17 +92,17 @@ static const struct {
 };
 /* clang-format on */
 
-#define ROWS(kind) (1u << (kind))
-#define SMALL      (ROWS(TOKENS) | ROWS(FREQS) | ROWS(THD))
-#define SOME       (SMALL | ROWS(IDS) | ROWS(MROPE) | ROWS(PADDED))
-#define RANKS      (ROWS(THD_CONTIGUOUS) | ROWS(THD_ZIGZAG) | ROWS(THD_STRIPED) | ROWS(THD_FLAT))
+#define KIND(kind) (1u << (kind))
+#define SMALL      (KIND(TOKENS) | KIND(FREQS) | KIND(THD))
+#define SOME       (SMALL | KIND(IDS) | KIND(MROPE) | KIND(PADDED))
+#define RANKS      (KIND(THD_CONTIGUOUS) | KIND(THD_ZIGZAG) | KIND(THD_STRIPED) | KIND(THD_FLAT))
 #define MANY                                                                                                               \
-    (SOME | RANKS | ROWS(FREQS_FULL) | ROWS(TABLE) | ROWS(IDS_I64) | ROWS(MROPE_INTERLEAVED) | ROWS(STARTS) |              \
-     ROWS(THD_I64) | ROWS(THD_STREAM) | WITH_FREQS)
-#define RARE          (ROWS(STEPS) | ROWS(TABLE_OWN) | ROWS(IDS_TABLE) | ROWS(RANK) | ROWS(PADDED_ZIGZAG))
-#define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG) | ROWS(THD_FREQS))
-#define WITH_FREQS    (ROWS(IDS_FREQS) | ROWS(IDS_DISTINCT) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS))
-#define OTHER_LENGTHS (ROWS(THD_4) | ROWS(THD_16384) | ROWS(THD_PARETO))
+    (SOME | RANKS | KIND(FREQS_FULL) | KIND(TABLE) | KIND(IDS_I64) | KIND(MROPE_INTERLEAVED) | KIND(STARTS) |              \
+     KIND(THD_I64) | KIND(THD_STREAM) | WITH_FREQS)
+#define RARE          (KIND(STEPS) | KIND(TABLE_OWN) | KIND(IDS_TABLE) | KIND(RANK) | KIND(PADDED_ZIGZAG))
+#define SOME_OF_MLA   (SMALL | KIND(TABLE) | KIND(IDS) | KIND(PADDED) | KIND(THD_ZIGZAG) | KIND(THD_FREQS))
+#define WITH_FREQS    (KIND(IDS_FREQS) | KIND(IDS_DISTINCT) | KIND(THD_FREQS) | KIND(PADDED_FREQS))
+#define OTHER_LENGTHS (KIND(THD_4) | KIND(THD_16384) | KIND(THD_PARETO))
 
 /* ---- shapes ---- */
 
@@ -110,7 +110,7 @@ enum { MAX_SIZES = 6 };
 
 typedef struct case_group {
     bench_case shape; /* its name is the beginning of the cases' names; dtypes 0 = bf16 */
-    uint32_t rows;    /* ROWS(...) of each kind of source */
+    uint32_t sources; /* KIND(...) of each kind of source */
     int64_t tokens[MAX_SIZES];
 } case_group;
 
@@ -133,7 +133,7 @@ static const case_group groups[] = {
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, WITH_FREQS, {32768}}, /* 151 MB */
     {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SOME | WITH_FREQS, {16384, 65536}}, /* 42 and 168 MB: an 8B model */
     {{"qk-2-1-in", QK(2, 1), .in_place = 1}, SOME | WITH_FREQS, {32768}}, /* 50 MB */
-    {{"qk-2-1-dim-64-in", QK(2, 1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {65536}},
+    {{"qk-2-1-dim-64-in", QK(2, 1), .head_dim = 64, .in_place = 1}, SMALL | KIND(THD_FREQS) | KIND(PADDED), {65536}},
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY, {2048}}, /* 42 MB */
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY | RARE, {8192}}, /* 168 MB */
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, SOME, {512, 1024}},
@@ -147,10 +147,10 @@ static const case_group groups[] = {
     {{"qk-32-8-in", QK(32, 8), .dtypes = F16 | F32, .in_place = 1}, WITH_FREQS, {8192}},
     {{"qk-32-8-bwd-in", QK(32, 8), .in_place = 1, .backward = 1}, SOME, {8192}},
     {{"qk-32-8-bshd-in", QK(32, 8), .layout = TROPE_BSHD, .batch = 2, .in_place = 1},
-     ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE) | ROWS(TABLE_OWN) | ROWS(TABLE_AXES), {4096}},
-    {{"qk-32-8-sbhd-in", QK(32, 8), .batch = 2, .in_place = 1}, ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS), {4096}},
+     KIND(TOKENS) | KIND(FREQS) | KIND(IDS) | KIND(MROPE) | KIND(TABLE_OWN) | KIND(TABLE_AXES), {4096}},
+    {{"qk-32-8-sbhd-in", QK(32, 8), .batch = 2, .in_place = 1}, KIND(TOKENS) | KIND(FREQS) | KIND(IDS), {4096}},
     {{"qk-32-8-bhsd-in", QK(32, 8), .layout = TROPE_BHSD, .batch = 2, .in_place = 1},
-     ROWS(TOKENS) | ROWS(IDS) | ROWS(TABLE_OWN), {4096}},
+     KIND(TOKENS) | KIND(IDS) | KIND(TABLE_OWN), {4096}},
     {{"qk-32-8-interleaved-in", QK(32, 8), .pairing = INTERLEAVED, .in_place = 1}, SMALL, {2048, 8192}},
     {{"qk-64-8-dim-64-in", QK(64, 8), .head_dim = 64, .in_place = 1}, SMALL, {8192}},
     {{"qk-8-4-dim-256-in", QK(8, 4), .head_dim = 256, .in_place = 1}, SMALL, {16384}},
@@ -168,7 +168,7 @@ static const case_group groups[] = {
 
     /* One operand. */
     {{"h-32-out", ONE(32)}, MANY, {2048}}, /* 34 MB */
-    {{"h-32-out", ONE(32)}, MANY | ROWS(RANK) | ROWS(TABLE_OWN), {8192}}, /* 134 MB */
+    {{"h-32-out", ONE(32)}, MANY | KIND(RANK) | KIND(TABLE_OWN), {8192}}, /* 134 MB */
     {{"h-32-out", ONE(32)}, SOME, {512, 1024}},
     {{"h-32-out", ONE(32)}, SOME | OTHER_LENGTHS, {65536}}, /* 1.1 GB */
     {{"h-32-out", ONE(32)}, SMALL, {64, 128, 256}},
@@ -178,44 +178,44 @@ static const case_group groups[] = {
     {{"h-128-out", ONE(128)}, SOME, {256, 512, 2048}},
     {{"h-32-in", ONE(32), .in_place = 1}, SOME, {2048, 8192}},
     {{"h-32-out", ONE(32), .dtypes = F16 | F32}, SOME, {1024, 8192}},
-    {{"h-32-out", ONE(32), .dtypes = F16 | F32}, ROWS(THD_FREQS) | ROWS(IDS_TABLE), {8192}},
+    {{"h-32-out", ONE(32), .dtypes = F16 | F32}, KIND(THD_FREQS) | KIND(IDS_TABLE), {8192}},
     {{"h-32-bwd", ONE(32), .backward = 1}, SOME, {2048, 8192}},
     {{"h-32-bhsd", ONE(32), .layout = TROPE_BHSD, .batch = 2},
-     ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE), {4096}},
-    {{"h-32-interleaved", ONE(32), .dtypes = BF16 | F32, .pairing = INTERLEAVED}, SMALL | ROWS(FREQS_FULL), {8192}},
+     KIND(TOKENS) | KIND(FREQS) | KIND(IDS) | KIND(MROPE), {4096}},
+    {{"h-32-interleaved", ONE(32), .dtypes = BF16 | F32, .pairing = INTERLEAVED}, SMALL | KIND(FREQS_FULL), {8192}},
     {{"h-32-to-half", ONE(32), .pairing = INTERLEAVED, .pairing_out = HALF}, SMALL, {8192}},
     {{"h-32-to-half-in", ONE(32), .dtypes = F32 | F16 | BF16, .pairing = INTERLEAVED, .pairing_out = HALF, .in_place = 1},
-     ROWS(TOKENS), {8192}},
+     KIND(TOKENS), {8192}},
     {{"h-32-half", ONE(32), .dtypes = BF16 | F32, .rotary_dim = 64}, SMALL, {8192}},
     {{"h-8-dim-512-out", ONE(8), .dtypes = F32 | F16 | BF16, .head_dim = 512},
-     ROWS(TOKENS) | ROWS(FREQS) | ROWS(FREQS_FULL), {8192}},
+     KIND(TOKENS) | KIND(FREQS) | KIND(FREQS_FULL), {8192}},
     {{"h-32-quarter-in", ONE(32), .rotary_dim = 32, .in_place = 1}, SMALL, {32768}},
-    {{"h-32-strided", ONE(32), .dtypes = BF16 | F32, .form = BENCH_STRIDED}, ROWS(TOKENS), {8192}},
-    {{"h-32-out", ONE(32), .dtypes = F64}, ROWS(TOKENS) | ROWS(THD), {2048}},
+    {{"h-32-strided", ONE(32), .dtypes = BF16 | F32, .form = BENCH_STRIDED}, KIND(TOKENS), {8192}},
+    {{"h-32-out", ONE(32), .dtypes = F64}, KIND(TOKENS) | KIND(THD), {2048}},
 
     /* One head: no other head shares its cos and sin. */
-    {{"h-1-out", ONE(1)}, SOME | ROWS(IDS_I64), {131072}}, /* 67 MB */
+    {{"h-1-out", ONE(1)}, SOME | KIND(IDS_I64), {131072}}, /* 67 MB */
     {{"h-1-out", ONE(1)}, SMALL, {2048, 4096, 8192, 16384, 32768}},
-    {{"h-1-out", ONE(1), .dtypes = F16 | F32}, SMALL | ROWS(IDS), {65536}},
-    {{"k-pe-in", ONE(1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(IDS), {262144}}, /* 67 MB */
+    {{"h-1-out", ONE(1), .dtypes = F16 | F32}, SMALL | KIND(IDS), {65536}},
+    {{"k-pe-in", ONE(1), .head_dim = 64, .in_place = 1}, SMALL | KIND(IDS), {262144}}, /* 67 MB */
 
     /* Rounding at each operation. */
     {{"h-32-native", ONE(32), .dtypes = F32 | F16 | BF16, .rounding = TROPE_ROUND_NATIVE},
-     ROWS(TOKENS) | ROWS(TABLE_OWN), {8192}},
-    {{"qk-32-8-native-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE, .in_place = 1}, ROWS(TABLE_OWN), {8192}},
-    {{"qk-32-8-native-f32-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE_F32, .in_place = 1}, ROWS(TABLE_FULL), {8192}},
+     KIND(TOKENS) | KIND(TABLE_OWN), {8192}},
+    {{"qk-32-8-native-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE, .in_place = 1}, KIND(TABLE_OWN), {8192}},
+    {{"qk-32-8-native-f32-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE_F32, .in_place = 1}, KIND(TABLE_FULL), {8192}},
 
     /* Multi-head latent attention: the last 64 of 192 elements; keys and values from latents, with k_pe for all heads. */
     {{"mla-q-128", MLA_Q(128)}, SOME_OF_MLA, {4096}},
     {{"mla-q-16", MLA_Q(16)}, SMALL, {4096}},
     {{"mla-kv-128", MLA_KV(128)}, SOME_OF_MLA, {4096}},
     {{"mla-kv-128-bwd", MLA_KV(128), .backward = 1}, SOME_OF_MLA, {4096}},
-    {{"mla-kv-128-bwd", MLA_KV(128), .dtypes = F32 | F16, .backward = 1}, ROWS(TOKENS), {2048}},
+    {{"mla-kv-128-bwd", MLA_KV(128), .dtypes = F32 | F16, .backward = 1}, KIND(TOKENS), {2048}},
     {{"mla-kv-16", MLA_KV(16)}, SMALL, {4096}},
     {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
 
     /* Norm and rotation of the heads of Q and K. Backward includes the gradients of the weights. */
-    {{"norm-32-8", QK(32, 8), .norm = TROPE_NORM_BEFORE}, SOME | ROWS(THD_PARETO) | ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS),
+    {{"norm-32-8", QK(32, 8), .norm = TROPE_NORM_BEFORE}, SOME | KIND(THD_PARETO) | KIND(IDS_FREQS) | KIND(THD_FREQS) | KIND(PADDED_FREQS),
      {2048, 8192}},
     {{"norm-64-8", QK(64, 8), .norm = TROPE_NORM_BEFORE}, SOME, {1024, 4096}}, /* 38 and 151 MB */
     {{"norm-8-1", QK(8, 1), .norm = TROPE_NORM_BEFORE}, SOME, {8192, 32768}}, /* 38 and 151 MB */
@@ -224,35 +224,35 @@ static const case_group groups[] = {
     {{"norm-16-2-dim-256-quarter", QK(16, 2), .head_dim = 256, .rotary_dim = 64, .norm = TROPE_NORM_BEFORE}, SMALL,
      {2048, 8192}}, /* 38 and 151 MB */
     {{"norm-32-8", QK(32, 8), .dtypes = F16 | F32, .norm = TROPE_NORM_BEFORE}, SOME | WITH_FREQS, {4096}},
-    {{"norm-qkv-32-8-split", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE}, SMALL | ROWS(IDS) | ROWS(MROPE), {2048, 8192}},
-    {{"norm-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SOME | ROWS(THD_FREQS) | ROWS(PADDED_FREQS), {2048, 8192}},
-    {{"norm-32-8-bwd", QK(32, 8), .dtypes = F16 | F32, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | ROWS(IDS_FREQS), {4096}},
-    {{"norm-64-8-bwd", QK(64, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | ROWS(MROPE), {1024, 4096}},
-    {{"norm-8-1-bwd", QK(8, 1), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | ROWS(MROPE), {8192, 32768}},
+    {{"norm-qkv-32-8-split", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE}, SMALL | KIND(IDS) | KIND(MROPE), {2048, 8192}},
+    {{"norm-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SOME | KIND(THD_FREQS) | KIND(PADDED_FREQS), {2048, 8192}},
+    {{"norm-32-8-bwd", QK(32, 8), .dtypes = F16 | F32, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | KIND(IDS_FREQS), {4096}},
+    {{"norm-64-8-bwd", QK(64, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | KIND(MROPE), {1024, 4096}},
+    {{"norm-8-1-bwd", QK(8, 1), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | KIND(MROPE), {8192, 32768}},
     {{"norm-32-8-dim-64-bwd", QK(32, 8), .head_dim = 64, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {4096, 16384}},
     {{"norm-32-8-dim-256-bwd", QK(32, 8), .head_dim = 256, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {1024, 4096}},
     {{"norm-16-2-dim-256-quarter-bwd", QK(16, 2), .head_dim = 256, .rotary_dim = 64, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL,
      {2048, 8192}},
     {{"norm-qkv-32-8-split-bwd", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {2048, 8192}},
-    {{"norm-after-32-8", QK(32, 8), .norm = TROPE_NORM_AFTER}, SMALL | ROWS(IDS), {2048, 8192}},
+    {{"norm-after-32-8", QK(32, 8), .norm = TROPE_NORM_AFTER}, SMALL | KIND(IDS), {2048, 8192}},
     {{"norm-after-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_AFTER, .backward = 1}, SMALL, {2048, 8192}},
     /* OLMo 2 with 7 and 32 billion parameters, MiniMax M2. */
-    {{"norm-token-32-32", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | ROWS(THD_PARETO), {2048, 8192}},
+    {{"norm-token-32-32", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | KIND(THD_PARETO), {2048, 8192}},
     {{"norm-token-40-8", QK(40, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | WITH_FREQS, {2048, 8192}},
-    {{"norm-token-48-8", QK(48, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, ROWS(IDS), {2048, 8192}},
-    {{"norm-token-32-32-bwd", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | ROWS(THD_PARETO), {2048, 8192}},
+    {{"norm-token-48-8", QK(48, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, KIND(IDS), {2048, 8192}},
+    {{"norm-token-32-32-bwd", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | KIND(THD_PARETO), {2048, 8192}},
     {{"norm-token-40-8-bwd", QK(40, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | WITH_FREQS, {2048, 8192}},
 
     /* dx and the gradient of the angles in one call. */
-    {{"h-32-d-angles", ONE(32), .dtypes = F16, .backward = 1, .angle_gradient = 1}, ROWS(FREQS), {8192}},
-    {{"h-32-d-angles", ONE(32), .dtypes = BF16 | F32, .backward = 1, .angle_gradient = 1}, SMALL | ROWS(THD_FREQS), {8192}},
-    {{"h-8-d-angles", ONE(8), .backward = 1, .angle_gradient = 1}, SMALL | ROWS(THD_FREQS), {32768}},
-    {{"h-32-b4-d-angles", ONE(32), .batch = 4, .backward = 1, .angle_gradient = 1}, ROWS(TOKENS) | ROWS(FREQS), {2048}},
-    {{"qk-32-8-d-angles", QK(32, 8), .backward = 1, .angle_gradient = 1}, SMALL | ROWS(IDS), {8192}},
+    {{"h-32-d-angles", ONE(32), .dtypes = F16, .backward = 1, .angle_gradient = 1}, KIND(FREQS), {8192}},
+    {{"h-32-d-angles", ONE(32), .dtypes = BF16 | F32, .backward = 1, .angle_gradient = 1}, SMALL | KIND(THD_FREQS), {8192}},
+    {{"h-8-d-angles", ONE(8), .backward = 1, .angle_gradient = 1}, SMALL | KIND(THD_FREQS), {32768}},
+    {{"h-32-b4-d-angles", ONE(32), .batch = 4, .backward = 1, .angle_gradient = 1}, KIND(TOKENS) | KIND(FREQS), {2048}},
+    {{"qk-32-8-d-angles", QK(32, 8), .backward = 1, .angle_gradient = 1}, SMALL | KIND(IDS), {8192}},
 
     /* dx added to old_dst. */
     {{"h-32-add", ONE(32), .backward = 1, .accumulate = 1}, SOME, {8192}},
-    {{"qk-32-8-add", QK(32, 8), .dtypes = BF16 | F16 | F32, .backward = 1, .accumulate = 1}, ROWS(TOKENS), {8192}},
+    {{"qk-32-8-add", QK(32, 8), .dtypes = BF16 | F16 | F32, .backward = 1, .accumulate = 1}, KIND(TOKENS), {8192}},
 };
 /* clang-format on */
 
@@ -265,7 +265,7 @@ static int count_cases(void)
     int count = 0;
     for (int g = 0; g < GROUPS; g++)
         for (int size = 0; size < MAX_SIZES && groups[g].tokens[size]; size++)
-            count += __builtin_popcount(groups[g].rows);
+            count += __builtin_popcount(groups[g].sources);
     return count;
 }
 
@@ -276,7 +276,7 @@ static bench_case combine(const case_group *group, int64_t tokens, int kind, cha
     snprintf(name, NAME_SIZE, "%s-s%lld-%s", c.name, (long long)tokens, kinds[kind].name);
     c.name = name;
     c.tokens = tokens;
-    c.rows = kinds[kind].rows;
+    c.source = kinds[kind].source;
     return c;
 }
 
@@ -286,7 +286,7 @@ static void write_cases(bench_case *cases, char (*names)[NAME_SIZE])
     for (int g = 0; g < GROUPS; g++)
         for (int size = 0; size < MAX_SIZES && groups[g].tokens[size]; size++)
             for (int kind = 0; kind < KINDS; kind++)
-                if (groups[g].rows & ROWS(kind)) {
+                if (groups[g].sources & KIND(kind)) {
                     cases[i] = combine(&groups[g], groups[g].tokens[size], kind, names[i]);
                     i++;
                 }

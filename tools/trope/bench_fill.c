@@ -39,7 +39,7 @@ typedef struct angle_job {
     void *const *area;
 } angle_job;
 
-/* Fills some rows of all tables. Each row has different angles. `begin` and `end` count bytes of a column with one byte per
+/* Fills rows `begin` to `end` of all tables. Each row has different angles. parallel_bytes calls this with one byte per
  * row. */
 static void fill_rows(void *context, size_t begin, size_t end)
 {

@@ -26,7 +26,7 @@ typedef enum call_class {
 } call_class;
 
 /* The source of a token's angles. */
-typedef enum row_class {
+typedef enum source_class {
     FROM_TOKENS,
     FREQS,
     TABLES, /* cos and sin */
@@ -36,8 +36,8 @@ typedef enum row_class {
     AXES,
     SEARCHED,
     SEARCHED_FREQS, /* searched positions and a table */
-    ROW_CLASSES
-} row_class;
+    SOURCE_CLASSES
+} source_class;
 
 static call_class class_of_call(const bench_problem *p)
 {
@@ -60,14 +60,14 @@ static call_class class_of_call(const bench_problem *p)
     return is_one ? ONE_OUT : OTHER;
 }
 
-static row_class class_of_row(const bench_problem *p)
+static source_class class_of_source(const bench_problem *p)
 {
-    const bench_rows *rows = &p->c->rows;
-    if (rows->lengths)
+    const bench_source *source = &p->c->source;
+    if (source->lengths)
         return p->cols ? SEARCHED_FREQS : SEARCHED;
     if (bench_has_cos_and_sin(p->c))
         return TABLES;
-    if (p->c->rows.positions == BENCH_IDS_DISTINCT)
+    if (p->c->source.positions == BENCH_IDS_DISTINCT)
         return IDS_DISTINCT_FREQS;
     if (bench_id_axes(p->c))
         return bench_id_axes(p->c) > 1 ? AXES : p->cols ? IDS_FREQS : IDS;
@@ -78,7 +78,7 @@ typedef struct goal_rule {
     unsigned classes;         /* CLASS(...) of each call_class */
     double least_mb, most_mb; /* bytes moved in MB; least_mb is included, most_mb is not */
     int32_t least_heads, most_heads;
-    double at_least[ROW_CLASSES]; /* 0 = no goal */
+    double at_least[SOURCE_CLASSES]; /* 0 = no goal */
 } goal_rule;
 
 #define CLASS(c)    (1u << (c))
@@ -87,7 +87,7 @@ typedef struct goal_rule {
 
 /* The first rule that fits applies. */
 /* clang-format off */
-#define ALL_ROWS(x) {x, x, x, x, x, x, x, x, x}
+#define ALL_SOURCES(x) {x, x, x, x, x, x, x, x, x}
 static const goal_rule rules[] = {
     /* calls                                       MB              heads     tokens, freqs, tables, ids, ids + freqs, the same with distinct ids, axes, searched, searched + freqs */
     {CLASS(QK_IN),                                  128, NO_LIMIT,  10, 40,   {0.98, 0.98, 0, 0.98, 0.985, 0.965, 0.97, 0.98, 0.98}},
@@ -100,17 +100,17 @@ static const goal_rule rules[] = {
     {CLASS(QK_IN),                                  34, 64,         3, 3,     {0.95, 0.95, 0, 0.95, 0.945, 0.965, 0.94, 0.935, 0.91}},
     {CLASS(ONE_OUT),                                16.5, 64,       FROM(8),  {0.94, 0.94, 0, 0.94, 0.94, 0, 0.93, 0.91, 0.91}},
     {CLASS(ONE_HEAD),                               64, NO_LIMIT,   1, 1,     {0.95, 0.95, 0, 0.94, 0, 0, 0.90, 0, 0}},
-    {CLASS(MLA_FORWARD),                            128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.97)},
-    {CLASS(MLA_BACKWARD),                           128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.93)},
+    {CLASS(MLA_FORWARD),                            128, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.97)},
+    {CLASS(MLA_BACKWARD),                           128, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.93)},
     {CLASS(ANGLE_GRADIENT),                         128, NO_LIMIT,  FROM(8),  {0.80, 0.90, 0, 0.80, 0.90, 0, 0.80, 0.80, 0.86}},
-    {CLASS(ACCUMULATE),                             128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},
-    {CLASS(STRIDED),                                128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.75)},
-    {CLASS(NATIVE),                                 128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},
-    {CLASS(NORM),                                   128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.98)},
-    {CLASS(NORM),                                   34, 64,         FROM(8),  ALL_ROWS(0.96)},
+    {CLASS(ACCUMULATE),                             128, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.95)},
+    {CLASS(STRIDED),                                128, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.75)},
+    {CLASS(NATIVE),                                 128, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.95)},
+    {CLASS(NORM),                                   128, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.98)},
+    {CLASS(NORM),                                   34, 64,         FROM(8),  ALL_SOURCES(0.96)},
     /* The same numbers of tokens as in the forward rules. */
-    {CLASS(NORM_BACKWARD),                          192, NO_LIMIT,  FROM(8),  ALL_ROWS(0.93)},
-    {CLASS(NORM_BACKWARD),                          51, 96,         FROM(8),  ALL_ROWS(0.85)},
+    {CLASS(NORM_BACKWARD),                          192, NO_LIMIT,  FROM(8),  ALL_SOURCES(0.93)},
+    {CLASS(NORM_BACKWARD),                          51, 96,         FROM(8),  ALL_SOURCES(0.85)},
 };
 /* clang-format on */
 
@@ -121,18 +121,19 @@ static int fits(const goal_rule *rule, const bench_problem *p)
            heads >= rule->least_heads && heads <= rule->most_heads;
 }
 
-/* The loss allowed for packed sequences of Q and K beyond the simplest form, which has one array of int32, one rank and
- * even lengths. */
+/* Returns how much lower the goal is for packed sequences of Q and K. It is not lower for the simplest form, which has one
+ * array of int32, one rank and even lengths. */
 static double allowance(const bench_problem *p)
 {
-    const bench_rows *rows = &p->c->rows;
-    if (class_of_call(p) != QK_IN || !rows->lengths)
+    const bench_source *source = &p->c->source;
+    if (class_of_call(p) != QK_IN || !source->lengths)
         return 0;
-    if (rows->lengths == BENCH_SEQS_16384) /* four tokens each */
+    if (source->lengths == BENCH_SEQS_16384) /* four tokens each */
         return 0.06;
-    if (rows->lengths == BENCH_SEQS_PARETO)
+    if (source->lengths == BENCH_SEQS_PARETO)
         return 0.03;
-    return rows->padded || rows->positions == BENCH_STARTS || bench_ranks(p->c) > 1 || bench_index_dtype(p->c) == TROPE_I64
+    return source->padded || source->positions == BENCH_STARTS || bench_ranks(p->c) > 1 ||
+                   bench_index_dtype(p->c) == TROPE_I64
                ? 0.02
                : 0;
 }
@@ -143,7 +144,7 @@ double bench_goal(const bench_problem *p)
         return 0;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         if (fits(&rules[i], p)) {
-            const double at_least = rules[i].at_least[class_of_row(p)];
+            const double at_least = rules[i].at_least[class_of_source(p)];
             return at_least ? at_least - allowance(p) : 0;
         }
     return 0;
@@ -190,17 +191,17 @@ void bench_print_goals(const bench_report *report, const char *mark)
 {
     const bench_verdict v = bench_judge(report);
     if (v.host_count)
-        printf("%shost time of a call over an empty kernel's launch: median of %d calls %.2f us, in the slowest %.2f us; "
+        printf("%shost time of a call beyond an empty kernel's launch: median of %d cases %.2f us, slowest case %.2f us; "
                "at most %.1f: %s\n",
                mark, v.host_count, v.host_median * 1e6, v.host_worst * 1e6, HOST_OVER * 1e6,
                v.host_median > HOST_OVER ? "MISSED" : "ok");
     for (int i = 0; i < report->count; i++) {
         const bench_result *r = &report->results[i];
         if (bench_is_missed(r) && r->of_move > 0)
-            printf("%sMISSED: %s %.3f, at least %.2f; of a mere move of the same bytes %.3f\n", mark, r->name, r->ratio,
-                   r->at_least, r->of_move);
+            printf("%sMISSED: %s %.3f, goal at least %.2f; relative to a plain move of the same bytes %.3f\n", mark,
+                   r->name, r->ratio, r->at_least, r->of_move);
         else if (bench_is_missed(r))
-            printf("%sMISSED: %s %.3f, at least %.2f\n", mark, r->name, r->ratio, r->at_least);
+            printf("%sMISSED: %s %.3f, goal at least %.2f\n", mark, r->name, r->ratio, r->at_least);
     }
     printf("%s%d of %d goals reached\n", mark, v.goals - v.missed, v.goals);
 }

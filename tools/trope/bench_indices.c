@@ -40,8 +40,8 @@ static int64_t given_count(bench_lengths lengths)
     }
 }
 
-/* Returns the begin of the i-th of `count` sequences of `tokens`, so that the ranks of any context parallel layout can
- * split it. Lengths alternate between 5/4 and 3/4 of the mean. */
+/* Returns where sequence i of `count` begins in a stream of `tokens`. The ranks of any context parallel layout can split
+ * it. Lengths alternate between 5/4 and 3/4 of the mean. */
 static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64_t i)
 {
     const int64_t ranks = bench_ranks(p->c), unit = ranks > 1 ? 2 * ranks : 1;
@@ -49,10 +49,10 @@ static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64
     return i < count ? at / unit * unit : tokens;
 }
 
-/* Returns the end of sequence i, which begins at `begin`, before the limit by the number of tokens. */
+/* Returns the end of sequence i, which begins at `begin`. It may be beyond `tokens`. */
 static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t begin)
 {
-    const bench_lengths lengths = p->c->rows.lengths;
+    const bench_lengths lengths = p->c->source.lengths;
     const int64_t count = given_count(lengths);
     if (count)
         return edge(p, tokens, count, i + 1);
@@ -61,24 +61,25 @@ static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t
     return begin + (SHORTEST * pareto(i) < LONGEST ? (int64_t)(SHORTEST * pareto(i)) : LONGEST);
 }
 
-/* A sequence in the stream of all ranks. `end` is its end in memory, and `real` its number of unpadded tokens. */
+/* A sequence in the stream of all ranks. `end` is its end in memory, and `unpadded` its number of unpadded tokens. */
 typedef struct sequence {
-    int64_t number, begin, end, real;
+    int64_t number, begin, end, unpadded;
 } sequence;
 
-/* Steps from a sequence (at first {-1}) to the next one. Returns 0 after the last one, which ends with the tokens. */
+/* Steps to the next sequence; number -1 stands for the place before the first. Returns 0 after the last one, which ends
+ * at the last token. */
 static int next_sequence(const bench_problem *p, sequence *s)
 {
-    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->rows.lengths);
+    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->source.lengths);
     s->number++;
     if (count ? s->number == count : s->end == tokens)
         return 0;
     s->begin = s->end;
     s->end = end_of(p, tokens, s->number, s->begin);
     s->end = s->end < tokens ? s->end : tokens;
-    s->real = s->end - s->begin;
-    if (p->c->rows.padded)
-        s->real -= s->real > 1 ? (s->real + 63) / 64 : 0;
+    s->unpadded = s->end - s->begin;
+    if (p->c->source.padded)
+        s->unpadded -= s->unpadded > 1 ? (s->unpadded + 63) / 64 : 0;
     return 1;
 }
 
@@ -90,14 +91,14 @@ static int64_t id_period(const bench_problem *p)
 
 void bench_count_sequences(bench_problem *p)
 {
-    p->longest = p->c->rows.positions == BENCH_IDS ? id_period(p) : p->tokens;
-    if (!p->c->rows.lengths)
+    p->longest = p->c->source.positions == BENCH_IDS ? id_period(p) : p->tokens;
+    if (!p->c->source.lengths)
         return;
     p->longest = 0;
     for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
         p->sequences++;
-        p->padding += s.end - s.begin - s.real;
-        p->longest = s.real > p->longest ? s.real : p->longest;
+        p->padding += s.end - s.begin - s.unpadded;
+        p->longest = s.unpadded > p->longest ? s.unpadded : p->longest;
     }
     p->padding /= bench_ranks(p->c);
     p->longest = (p->longest + bench_ranks(p->c) - 1) / bench_ranks(p->c);
@@ -106,14 +107,14 @@ void bench_count_sequences(bench_problem *p)
 static void write_sequences(const bench_problem *p, void *const *area)
 {
     const int32_t dtype = bench_index_dtype(p->c);
-    int64_t real_end = 0;
+    int64_t unpadded_end = 0;
     store_index(dtype, area[AREA_CU_SEQLENS], 0, 0);
-    if (p->c->rows.padded)
+    if (p->c->source.padded)
         store_index(dtype, area[AREA_CU_SEQLENS_PADDED], 0, 0);
     for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
-        real_end += s.real;
-        store_index(dtype, area[AREA_CU_SEQLENS], s.number + 1, real_end);
-        if (p->c->rows.padded)
+        unpadded_end += s.unpadded;
+        store_index(dtype, area[AREA_CU_SEQLENS], s.number + 1, unpadded_end);
+        if (p->c->source.padded)
             store_index(dtype, area[AREA_CU_SEQLENS_PADDED], s.number + 1, s.end);
     }
 }
@@ -122,8 +123,8 @@ static void write_sequences(const bench_problem *p, void *const *area)
 
 int64_t bench_index_count(const bench_problem *p)
 {
-    if (p->c->rows.positions == BENCH_STARTS)
-        return p->c->rows.lengths ? p->sequences : bench_batch(p->c);
+    if (p->c->source.positions == BENCH_STARTS)
+        return p->c->source.lengths ? p->sequences : bench_batch(p->c);
     return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
@@ -132,7 +133,7 @@ int64_t bench_index_count(const bench_problem *p)
 static int64_t id_of(const bench_problem *p, int32_t axis, int64_t token)
 {
     if (bench_id_axes(p->c) == 1)
-        return p->c->rows.positions == BENCH_IDS ? token % id_period(p) : token;
+        return p->c->source.positions == BENCH_IDS ? token % id_period(p) : token;
     return axis == 0 ? token / 256 : axis == 1 ? token / 16 % 16 : token % 16;
 }
 
@@ -145,11 +146,11 @@ static void write_ids(const bench_problem *p, void *ids)
 
 void bench_write_indices(const bench_problem *p, void *const *area)
 {
-    if (p->c->rows.lengths)
+    if (p->c->source.lengths)
         write_sequences(p, area);
     if (bench_id_axes(p->c))
         write_ids(p, area[AREA_INDICES]);
-    if (p->c->rows.positions == BENCH_STARTS)
+    if (p->c->source.positions == BENCH_STARTS)
         for (int64_t i = 0; i < bench_index_count(p); i++)
             store_index(bench_index_dtype(p->c), area[AREA_INDICES], i, i * 1000 % 8192);
 }

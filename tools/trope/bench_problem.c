@@ -35,19 +35,19 @@ int32_t bench_batch(const bench_case *c)
 
 int32_t bench_ranks(const bench_case *c)
 {
-    return c->rows.cp_size ? c->rows.cp_size : 1;
+    return c->source.cp_size ? c->source.cp_size : 1;
 }
 
 int32_t bench_layout(const bench_case *c)
 {
     if (c->layout)
         return c->layout;
-    return c->rows.lengths ? TROPE_THD : TROPE_SBHD;
+    return c->source.lengths ? TROPE_THD : TROPE_SBHD;
 }
 
 int32_t bench_index_dtype(const bench_case *c)
 {
-    return c->rows.index_dtype ? c->rows.index_dtype : TROPE_I32;
+    return c->source.index_dtype ? c->source.index_dtype : TROPE_I32;
 }
 
 int bench_is_qkv(const bench_case *c)
@@ -67,9 +67,9 @@ int32_t bench_weight_gradient_dtype(const bench_problem *p)
 
 int32_t bench_id_axes(const bench_case *c)
 {
-    if (c->rows.positions == BENCH_IDS_SECTIONS || c->rows.positions == BENCH_IDS_INTERLEAVED)
+    if (c->source.positions == BENCH_IDS_SECTIONS || c->source.positions == BENCH_IDS_INTERLEAVED)
         return BENCH_AXES;
-    return c->rows.positions == BENCH_IDS || c->rows.positions == BENCH_IDS_DISTINCT;
+    return c->source.positions == BENCH_IDS || c->source.positions == BENCH_IDS_DISTINCT;
 }
 
 /* Elements of a token */
@@ -125,22 +125,22 @@ static int64_t elements_written(const bench_case *c)
 
 int bench_has_cos_and_sin(const bench_case *c)
 {
-    return c->rows.angles >= BENCH_TABLE_HALF;
+    return c->source.angles >= BENCH_TABLE_HALF;
 }
 
 int64_t bench_tables(const bench_case *c)
 {
-    return c->rows.angles == BENCH_TABLE_OWN_AXES ? BENCH_AXES * bench_batch(c) : 1;
+    return c->source.angles == BENCH_TABLE_OWN_AXES ? BENCH_AXES * bench_batch(c) : 1;
 }
 
 int32_t bench_angle_dtype(const bench_problem *p)
 {
-    return p->c->rows.angles >= BENCH_TABLE_OWN ? p->dtype : TROPE_F32;
+    return p->c->source.angles >= BENCH_TABLE_OWN ? p->dtype : TROPE_F32;
 }
 
 static int32_t angle_cols(const bench_case *c)
 {
-    switch (c->rows.angles) {
+    switch (c->source.angles) {
     case BENCH_INV_FREQ:
     case BENCH_PHASE_STEP:
         return 0;
@@ -161,8 +161,8 @@ int64_t bench_table_rows(const bench_problem *p)
 static int find_axes(bench_problem *p)
 {
     static const int32_t by_sections[] = {16, 24, 24, 0}, interleaved[] = {24, 20, 20, 0};
-    const int is_interleaved = p->c->rows.positions == BENCH_IDS_INTERLEAVED;
-    if (bench_id_axes(p->c) <= 1 && p->c->rows.angles != BENCH_TABLE_OWN_AXES)
+    const int is_interleaved = p->c->source.positions == BENCH_IDS_INTERLEAVED;
+    if (bench_id_axes(p->c) <= 1 && p->c->source.angles != BENCH_TABLE_OWN_AXES)
         return 0;
     return trope_fill_pair_axis(p->pair_axis, bench_rotary_dim(p->c) / 2,
                                 is_interleaved ? TROPE_AXES_INTERLEAVED : TROPE_AXES_SECTIONS,
@@ -210,7 +210,7 @@ static void set_sizes(bench_problem *p)
     const bench_case *c = p->c;
     const size_t angles = (size_t)(bench_table_rows(p) * bench_tables(c) * p->cols * value_size(bench_angle_dtype(p)));
     const size_t copied = (size_t)ceil(p->moved / 2), index = bench_index_dtype(c) == TROPE_I64 ? 8 : 4;
-    const size_t boundaries = c->rows.lengths ? (size_t)(p->sequences + 1) * index : 0;
+    const size_t boundaries = c->source.lengths ? (size_t)(p->sequences + 1) * index : 0;
     const size_t source = (size_t)bench_tensor_bytes(p, source_elements(c));
     p->size[AREA_SRC] = larger(source, copied);
     p->size[AREA_DST] = c->in_place ? copied : larger((size_t)bench_tensor_bytes(p, result_elements(c)), copied);
@@ -219,7 +219,7 @@ static void set_sizes(bench_problem *p)
     p->size[AREA_SIN] = bench_has_cos_and_sin(c) ? angles : 0;
     p->size[AREA_INDICES] = (size_t)bench_index_count(p) * index;
     p->size[AREA_CU_SEQLENS] = boundaries;
-    p->size[AREA_CU_SEQLENS_PADDED] = c->rows.padded ? boundaries : 0;
+    p->size[AREA_CU_SEQLENS_PADDED] = c->source.padded ? boundaries : 0;
     if (c->angle_gradient)
         p->size[AREA_D_ANGLES] = p->cols ? (size_t)(bench_table_rows(p) * p->cols) * sizeof(float) : sizeof p->inv_freq;
     if (c->norm) {
@@ -237,7 +237,7 @@ static double sum_slack(const bench_problem *p)
     if (!p->c->angle_gradient)
         return 0;
     const double heads = (double)p->c->heads * bench_batch(p->c), tokens = (double)p->tokens;
-    const double sharing = p->c->rows.lengths ? (double)p->sequences : 1;
+    const double sharing = p->c->source.lengths ? (double)p->sequences : 1;
     const double terms = 2 * heads * (p->cols ? sharing : tokens);
     return terms * 0x1p-53 * terms * 8 * (p->cols ? 1 : (double)p->longest);
 }
@@ -278,7 +278,7 @@ static double bytes_moved(const bench_problem *p)
     const double tokens = (double)bench_all_tokens(p), size = value_size(p->dtype);
     const double elements = (tokens - (double)p->padding) * (double)elements_read(c) + tokens * (double)elements_written(c);
     const double row = (double)p->cols * value_size(bench_angle_dtype(p)) * (bench_has_cos_and_sin(c) ? 2 : 1);
-    const int64_t entries = c->rows.angles == BENCH_TABLE_OWN_AXES ? bench_batch(c) : 1; /* each column uses one axis */
+    const int64_t entries = c->source.angles == BENCH_TABLE_OWN_AXES ? bench_batch(c) : 1; /* each column uses one axis */
     return elements * size + (double)(p->longest * entries) * row;
 }
 

@@ -22,7 +22,7 @@ int32_t bench_index_dtype(const bench_case *c);
 int bench_is_qkv(const bench_case *c);
 /* Returns whether the angles are tables of cos and sin instead of freqs. */
 int bench_has_cos_and_sin(const bench_case *c);
-/* Returns whether backward reads the forward call's input and needs a workspace. Gradients of angles and of weights do. */
+/* Returns whether backward reads the forward call's input and needs a workspace, for gradients of angles or of weights. */
 int bench_reads_forward(const bench_case *c);
 /* The dtype of the gradient of the weights. */
 int32_t bench_weight_gradient_dtype(const bench_problem *p);

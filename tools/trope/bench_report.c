@@ -71,7 +71,7 @@ static void print_text_header(const bench_report *report, const char *machine, c
     printf("# trope %s, device %s\n", trope_version(), report->device->name);
     printf("# machine: %s\n", machine);
     if (report->device->has_goals)
-        printf("# rounds: %d, of replays of a graph of many calls each\n", report->repeat);
+        printf("# rounds: %d; each replays a CUDA graph of many calls\n", report->repeat);
     else
         printf("# isa: %s%s%s%s, threads: %d, rounds: %d\n", choice_name(isa_choices, report->isa), *isas ? " of (" : "",
                isas, *isas ? ")" : "", report->threads, report->repeat);
@@ -186,14 +186,15 @@ void bench_print_summary(const bench_report *report)
     printf("# %d cases, lowest ratio %.3f (%s)\n", report->count, report->worst_ratio, report->worst);
     print_durations(report);
     if (report->refused)
-        printf("# %d cases were refused\n", report->refused);
+        printf("# %d cases were refused by the library\n", report->refused);
     if (report->noisy)
-        printf("# noisy: in %d cases half of the copies took far longer than the fastest; run again on a quiet machine\n",
+        printf("# noisy: in %d cases, half of the copies took far longer than the fastest copy; run again on a quiet "
+               "machine\n",
                report->noisy);
     if (report->device->has_goals)
         bench_print_goals(report, "# ");
     if (report->wrong)
         printf("# WRONG: %" PRId64 " elements differ from %s, first in %s\n", report->wrong, against, report->first_wrong);
     else
-        printf("# ok: every result has the bits of %s\n", against);
+        printf("# ok: every result is bitwise equal to that of %s\n", against);
 }

@@ -43,7 +43,7 @@ static int reserve(bench_memory *memory, const tool_device *device, int area, si
         device->release(memory->area[area], memory->size[area]);
     memory->area[area] = device->allocate(size, threads);
     memory->size[area] = size;
-    return memory->area[area] ? 0 : complain("out of memory for %zu bytes; --bytes asks for less", size);
+    return memory->area[area] ? 0 : complain("out of memory for %zu bytes; a smaller --bytes needs less", size);
 }
 
 int bench_reserve(bench_run *run, const bench_problem *p)
@@ -151,7 +151,7 @@ typedef struct timed_ways {
     int all, count;
     int ways[DEVICE_MAX_WAYS];
     double bytes;
-    double *seconds; /* `repeat` times of the first way, then of the next */
+    double *seconds; /* the times of the first way in all rounds, then those of the next way */
 } timed_ways;
 
 static int choose_ways(bench_run *run, const bench_problem *p, int are_moves, timed_ways *w)
@@ -187,7 +187,7 @@ static int is_noisy(const bench_run *run, const timed_ways *w)
     return w->seconds[run->repeat / 2] > NOISY * w->seconds[0];
 }
 
-/* Times the call, the copies and the moves, in turn. */
+/* Times the call, the copies and the moves alternately. */
 static int measure_ways(bench_run *run, const bench_problem *p, call_context *call, bench_result *result,
                         timed_ways ways[2])
 {
@@ -231,7 +231,7 @@ static int time_case(bench_run *run, const bench_problem *p, call_context *call,
 
 /* Correctness */
 
-/* Counts elements that differ in any bit or, if there is a slack, by more than two ulp and by more than the slack. */
+/* An element is wrong if it differs in any bit (is_exact), or else by more than two ulp and more than the slack. */
 typedef struct tolerance {
     int32_t type;
     int is_exact;
@@ -259,7 +259,7 @@ static int compare_area(bench_run *run, const bench_problem *p, int area, const 
     return 0;
 }
 
-/* Makes the host's call for the reference: on the CPU the slowest, simplest way; for another device the fastest. */
+/* Makes the host's reference call: portable code on one thread to check the CPU, the fastest code to check a GPU. */
 static int bind_reference(const bench_run *run, const bench_problem *p, bench_call *call)
 {
     const int is_cpu = run->device == &device_cpu;
@@ -375,5 +375,6 @@ int bench_begin(bench_run *run)
     run->seconds =
         malloc((size_t)(1 + run->device->copies + run->device->moves) * (size_t)run->repeat * sizeof *run->seconds);
     run->host_seconds = malloc(2 * HOST_CALLS * sizeof *run->host_seconds);
-    return run->downloaded && run->seconds && run->host_seconds ? 0 : complain("out of memory; --bytes asks for less");
+    return run->downloaded && run->seconds && run->host_seconds ? 0
+                                                                : complain("out of memory; a smaller --bytes needs less");
 }

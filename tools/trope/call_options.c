@@ -33,47 +33,49 @@ static const choice cp_choices[] = {{"contiguous", TROPE_CP_CONTIGUOUS},
 
 const option_spec machine_specs[] = {
     {"device", 0, OPTION_CHOICE, IN(machine_options, device), .choices = device_choices,
-     .help = "where to run, default CUDA where there is a device"},
+     .help = "device of the calls, default CUDA if there is one"},
     {"threads", 0, OPTION_INT32, IN(machine_options, threads), .high = 4096, .help = "CPU threads, 0 = all"},
     {"isa", 0, OPTION_CHOICE, IN(machine_options, isa), .choices = isa_choices, .help = "CPU instruction set"},
     {.name = NULL}};
 
 const option_spec rotation_specs[] = {
     {"layout", 0, OPTION_CHOICE, IN(rotation_options, layout), .choices = layout_choices,
-     .help = "dimensions, outermost first"},
+     .help = "order of the dimensions, outermost first"},
     {"pairing", 0, OPTION_CHOICE, IN(rotation_options, pairing), .choices = pairing_choices,
-     .help = "pairs of the forward call's input"},
+     .help = "pairing of the forward call's input"},
     {"pairing-out", 0, OPTION_CHOICE, IN(rotation_options, pairing_out), .choices = pairing_choices,
-     .help = "pairs of its output, default as the input's"},
+     .help = "pairing of its output, default that of the input"},
     {"rotary-dim", 0, OPTION_INT32, IN(rotation_options, rotary_dim), .high = INT32_MAX,
-     .help = "elements of a head to rotate"},
+     .help = "number of elements of a head that rotate"},
     {"partial-rotary-factor", 0, OPTION_NONZERO, IN(rotation_options, partial_rotary_factor),
-     .help = "the same as a share of the head"},
+     .help = "the same, as a fraction of head_dim"},
     {"rotary-offset", 0, OPTION_INT32, IN(rotation_options, rotary_offset), .low = INT32_MIN + 1, .high = INT32_MAX,
-     .help = "the first of them; -64: 64 before the end of the head"},
+     .help = "first element that rotates; negative values count from the end of the head"},
     {"windows", 0, OPTION_INT32, IN(rotation_options, parts), .low = 1, .high = CALL_MAX_PARTS,
-     .help = "equal parts of the rotated elements, each paired within itself"},
-    {"inverse", 0, OPTION_FLAG, IN(rotation_options, inverse), .help = "turn the other way"},
+     .help = "number of equal parts of the rotated elements; each pair lies in one part"},
+    {"inverse", 0, OPTION_FLAG, IN(rotation_options, inverse), .help = "rotate by the negative angles"},
     {"rounding", 0, OPTION_CHOICE, IN(rotation_options, rounding), .choices = rounding_choices, .help = "default once"},
-    {"mscale", 0, OPTION_NONZERO, IN(rotation_options, mscale), .help = "factor of cos and sin, default the rule's, or 1"},
+    {"mscale", 0, OPTION_NONZERO, IN(rotation_options, mscale),
+     .help = "factor of cos and sin, default: that of the --scaling rule, or 1"},
     {"rope-theta", 0, OPTION_NONZERO, IN(rotation_options, rope_theta), .help = "base of the frequencies"},
     {"seq-len", 0, OPTION_INT64, IN(rotation_options, seq_len), .low = 1, .high = INT64_MAX,
-     .help = "tokens of the sequence now, for --scaling dynamic and longrope"},
+     .help = "current sequence length, for --scaling dynamic and longrope"},
     {"scaling", 0, OPTION_TEXT, IN(rotation_options, scaling),
-     .help = "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."},
+     .help = "RULE:key=value,... with the keys of a config.json: llama3:factor=8,..."},
     {.name = NULL}};
 
-const option_spec sequence_specs[] = {
-    {"padding", 0, OPTION_CHOICE, IN(sequence_options, padding), .choices = padding_choices,
-     .help = "what tokens of no sequence become"},
-    {"packed-positions", 0, OPTION_FLAG, IN(sequence_options, stream_positions), .help = "positions count from cu_seqlens"},
-    {"cp-size", 0, OPTION_INT32, IN(sequence_options, cp_size), .low = 1, .high = INT32_MAX,
-     .help = "context parallel ranks"},
-    {"cp-rank", 0, OPTION_INT32, IN(sequence_options, cp_rank), .high = INT32_MAX,
-     .help = "the rank that the tensors are of"},
-    {"cp-layout", 0, OPTION_CHOICE, IN(sequence_options, cp_layout), .choices = cp_choices,
-     .help = "how ranks share a sequence"},
-    {.name = NULL}};
+const option_spec sequence_specs[] = {{"padding", 0, OPTION_CHOICE, IN(sequence_options, padding),
+                                       .choices = padding_choices,
+                                       .help = "what is written for tokens that are in no sequence"},
+                                      {"packed-positions", 0, OPTION_FLAG, IN(sequence_options, stream_positions),
+                                       .help = "positions count through the whole packed stream"},
+                                      {"cp-size", 0, OPTION_INT32, IN(sequence_options, cp_size), .low = 1,
+                                       .high = INT32_MAX, .help = "number of context parallel ranks"},
+                                      {"cp-rank", 0, OPTION_INT32, IN(sequence_options, cp_rank), .high = INT32_MAX,
+                                       .help = "context parallel rank that has these tensors"},
+                                      {"cp-layout", 0, OPTION_CHOICE, IN(sequence_options, cp_layout),
+                                       .choices = cp_choices, .help = "how the tokens of a sequence are split over ranks"},
+                                      {.name = NULL}};
 
 void rotation_to_args(const rotation_options *options, trope_args *args)
 {
@@ -109,7 +111,7 @@ int check_rotation(const rotation_options *options)
 {
     const double partial = options->partial_rotary_factor;
     if (partial != 0 && options->rotary_dim >= 0)
-        return complain("--partial-rotary-factor: --rotary-dim says the same in another way");
+        return complain("--partial-rotary-factor: contradicts --rotary-dim; give one of the two");
     return partial < 0 || partial > 1 ? complain("--partial-rotary-factor: %g must be over 0 and at most 1", partial) : 0;
 }
 
@@ -139,7 +141,7 @@ static int set_length(const rotation_options *options, int64_t last_position, tr
     const int64_t length = options->seq_len;
     const int depends = rule->rule == TROPE_RULE_DYNAMIC || rule->rule == TROPE_RULE_LONGROPE;
     if (length && !depends)
-        return complain("--seq-len: has no effect, only the rules dynamic and longrope depend on the length");
+        return complain("--seq-len: has no effect; only the rules dynamic and longrope depend on the length");
     if (depends && !length && (double)last_position >= rule->original_max_position)
         return complain("--seq-len: is missing: the positions go up to %" PRId64
                         ", and the rule depends on the length beyond %.0f",

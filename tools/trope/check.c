@@ -11,35 +11,42 @@
 
 static const char usage[] =
     "usage: trope check [--shape B,S,H,D] [OPTION...]\n\n"
-    "Compares forward and backward with an evaluation in double, and checks the adjoint identity, that the inverse undoes\n"
-    "the rotation, and the gradients with finite differences (in f64). The calls are made on --device, the evaluation is\n"
-    "the host's. What is not said is the library's simplest call: batch 2, 64 tokens, 4 heads of 64, sbhd, half pairs, "
-    "all\n"
-    "of the head, --rope-theta 10000; with --cu-seqlens thd, batch 1 and the tokens that they have. docs/command-line.md\n"
+    "Compares forward and backward with an evaluation in double on the host. Checks the adjoint identity, that the "
+    "inverse\n"
+    "undoes the rotation, and the gradients, with finite differences in f64. The calls run on --device. The default is "
+    "the\n"
+    "simplest call: batch 2, 64 tokens, 4 heads of 64, sbhd, half pairing, the whole head rotates, --rope-theta 10000.\n"
+    "With --cu-seqlens it is thd, batch 1, and as many tokens as the sequences have. docs/command-line.md\n"
     "explains the columns.\n";
 
 static const choice angle_choices[] = {
     {"inv_freq", ANGLES_INV_FREQ}, {"freqs", ANGLES_FREQS}, {"table", ANGLES_TABLE}, {NULL, 0}};
 
 static const option_spec check_specs[] = {
-    {"shape", 0, OPTION_TEXT, offsetof(check_options, shape), .help = "batch,tokens,heads,head_dim, whatever the layout"},
+    {"shape", 0, OPTION_TEXT, offsetof(check_options, shape),
+     .help = "batch,tokens,heads,head_dim, in this order for any layout"},
     {"batch", 0, OPTION_INT64, offsetof(check_options, batch), .low = 1, .high = CHECK_LARGEST,
-     .help = "default 2, with thd 1"},
+     .help = "batch size, default 2 (thd: 1)"},
     {"tokens", 0, OPTION_INT64, offsetof(check_options, tokens), .low = 1, .high = CHECK_LARGEST,
-     .help = "of this rank, default 64, or those of --cu-seqlens"},
-    {"heads", 0, OPTION_INT32, offsetof(check_options, heads), .low = 1, .high = CHECK_LARGEST, .help = "of q, default 4"},
+     .help = "number of tokens of this rank, default 64, or those of --cu-seqlens"},
+    {"heads", 0, OPTION_INT32, offsetof(check_options, heads), .low = 1, .high = CHECK_LARGEST,
+     .help = "number of heads of q, default 4"},
     {"k-heads", 0, OPTION_INT32, offsetof(check_options, k_heads), .low = 1, .high = CHECK_LARGEST,
-     .help = "of k, in the same call; default no k"},
-    {"head-dim", 0, OPTION_INT32, offsetof(check_options, head_dim), .low = 1, .high = CHECK_LARGEST, .help = "default 64"},
+     .help = "number of heads of k, in the same call; default: no k"},
+    {"head-dim", 0, OPTION_INT32, offsetof(check_options, head_dim), .low = 1, .high = CHECK_LARGEST,
+     .help = "elements of a head, default 64"},
     {"cu-seqlens", 0, OPTION_TEXT, offsetof(check_options, cu_seqlens),
      .help = "boundaries of packed sequences in the stream of all ranks: 0,5,9"},
-    {"cu-seqlens-padded", 0, OPTION_TEXT, offsetof(check_options, cu_seqlens_padded), .help = "where they are stored"},
-    {"dtype", 0, OPTION_CHOICE, offsetof(check_options, dtype), .choices = dtype_choices, .help = "default f32"},
-    {"angles", 0, OPTION_CHOICE, offsetof(check_options, angles), .choices = angle_choices,
-     .help = "where angles come from"},
-    {"full", 0, OPTION_FLAG, offsetof(check_options, full), .help = "a column of angles per element, not per pair"},
-    {"quiet", 0, OPTION_FLAG, offsetof(check_options, quiet), .help = "do not say how far it is"},
-    {"seed", 0, OPTION_INT64, offsetof(check_options, seed), .low = 0, .high = INT64_MAX, .help = "of the random numbers"},
+    {"cu-seqlens-padded", 0, OPTION_TEXT, offsetof(check_options, cu_seqlens_padded),
+     .help = "offsets of the padded sequences in memory"},
+    {"dtype", 0, OPTION_CHOICE, offsetof(check_options, dtype), .choices = dtype_choices,
+     .help = "data type of the tensors, default f32"},
+    {"angles", 0, OPTION_CHOICE, offsetof(check_options, angles), .choices = angle_choices, .help = "source of the angles"},
+    {"full", 0, OPTION_FLAG, offsetof(check_options, full),
+     .help = "the table has a column for each element, not for each pair"},
+    {"quiet", 0, OPTION_FLAG, offsetof(check_options, quiet), .help = "do not print the progress"},
+    {"seed", 0, OPTION_INT64, offsetof(check_options, seed), .low = 0, .high = INT64_MAX,
+     .help = "seed of the random numbers"},
     {.name = NULL}};
 
 /* An error and its bound. Of several errors, the one with the largest ratio is kept. */
@@ -149,7 +156,7 @@ static int check_adjoint(check_problem *p, finding *found)
     return 0;
 }
 
-/* Calls with `inverse` flipped, on the output of the forward call. */
+/* Makes the call with `inverse` flipped on the output of the forward call. */
 static int call_undoing(check_problem *p, const double *in, double *out)
 {
     const trope_args saved = p->args;
@@ -245,14 +252,14 @@ static int angle_slope(check_problem *p, int64_t row, int32_t column, double ste
     return result;
 }
 
-/* Extrapolates two steps to step 0, for some columns and for rows that tokens use. */
+/* Checks the gradient for some columns, and for rows that tokens use. Extrapolates the slopes of two steps to step 0. */
 static int check_angle_gradient(check_problem *p, finding *found)
 {
     const double sequences = p->cu_seqlens ? (double)p->args.sequences + 1 : 1;
     const int32_t columns = p->cols ? p->cols : p->pairs;
     const double reach = p->cols ? 1 : (double)p->rows; /* how far an angle moves if its source moves by 1 */
     const double step = 1e-3 / reach;
-    const double share = /* largest number of elements that depend on it */
+    const double share = /* largest number of elements that depend on one source entry */
         p->cols ? sequences * (double)p->elements / (double)p->args.tokens : (double)p->elements;
     check_fill(p, p->x);
     check_fill(p, p->y);
@@ -279,8 +286,8 @@ typedef struct check_row {
 
 /* clang-format off */
 static const check_row rows[] = {
-    {"forward, beside double", 0, 1, check_forward},
-    {"backward, beside double", 0, 1, check_backward},
+    {"forward, against double", 0, 1, check_forward},
+    {"backward, against double", 0, 1, check_backward},
     {"adjoint, <Mx,y> = <x,M'y>", 0, 2, check_adjoint},
     {"inverse undoes forward", 0, 2, check_inverse},
     {"dx, finite differences", 1, 1 + 2 * (DIRECTIONS + ELEMENTS), check_input_gradient},
@@ -298,7 +305,7 @@ static int read_shape(check_options *options)
     if (parse_integers("--shape", options->shape, 1, 4, shape))
         return RESULT_REFUSED;
     if (options->batch || options->tokens || options->heads || options->head_dim)
-        return complain("--shape: says the same as --batch, --tokens, --heads and --head-dim");
+        return complain("--shape: contradicts --batch, --tokens, --heads and --head-dim; give one or the other");
     if (shape[2] > CHECK_LARGEST || shape[3] > CHECK_LARGEST)
         return complain("--shape: heads and head_dim must be at most %d", CHECK_LARGEST);
     options->batch = shape[0];
@@ -308,7 +315,7 @@ static int read_shape(check_options *options)
     return 0;
 }
 
-/* With this limit, its square and sums of it over all elements are finite in double. */
+/* Within this limit, mscale squared and sums of it over all elements are finite in double. */
 #define LARGEST_MSCALE 1e100
 
 /* Refuses options that contradict each other or have no effect. */
@@ -318,7 +325,7 @@ static int check_effects(const check_options *options)
         return complain("--mscale: %g must be at most %g, for finite differences", options->rotation.mscale,
                         LARGEST_MSCALE);
     if (options->full && options->angles == ANGLES_INV_FREQ)
-        return complain("--full: has no effect without a table: --angles freqs or table");
+        return complain("--full: has no effect without a table of angles (--angles freqs or table)");
     if (options->cu_seqlens_padded && !options->cu_seqlens)
         return complain("--cu-seqlens-padded: needs --cu-seqlens, the lengths of the sequences");
     if (options->sequence.padding && !options->cu_seqlens)
@@ -369,8 +376,8 @@ static void print_heading(const check_problem *p)
                p->cu_seqlens ? p->args.sequences : o->batch, padding, p->args.cp_rank, cp_ranks(&o->sequence), p->rows - 1);
     }
     printf(
-        "# error: of all that a check compares, the difference that is largest beside its bound; bound: what rounding may\n"
-        "# add up to there; dtype: of the calls, f64 where differences are finite\n");
+        "# error: the difference that is largest relative to its bound; bound: the largest possible rounding error there;\n"
+        "# dtype: data type of the calls, f64 for finite differences\n");
     printf("# %-28s %-6s %12s %12s  %s\n", "check", "dtype", "error", "bound", "verdict");
 }
 
@@ -411,10 +418,10 @@ static int conclude(const check_problem *p, const verdicts *count)
     printf("# %d of %d checks hold\n", ROW_COUNT - count->failed - count->overflown, ROW_COUNT);
     if (count->failed)
         return RESULT_DIFFERS;
-    return count->overflown ? complain("%d of %d checks do not compare all: with mscale %g results are beyond what --dtype "
-                                       "%s holds",
-                                       count->overflown, ROW_COUNT, p->mscale, choice_name(dtype_choices, p->args.dtype))
-                            : RESULT_OK;
+    return count->overflown
+               ? complain("%d of %d checks do not compare all results: with mscale %g, some exceed the range of --dtype %s",
+                          count->overflown, ROW_COUNT, p->mscale, choice_name(dtype_choices, p->args.dtype))
+               : RESULT_OK;
 }
 
 static int run_checks(const check_options *options)

@@ -21,7 +21,7 @@ typedef struct check_options {
     const char *cu_seqlens, *cu_seqlens_padded; /* "0,5,9", NULL = not given */
     int32_t dtype;
     int32_t angles; /* ANGLES_... */
-    int32_t full;   /* a table with one column per element */
+    int32_t full;   /* 1: the table has one column per element */
     int32_t quiet;
     int64_t seed;
 } check_options;
@@ -45,7 +45,7 @@ typedef struct check_problem {
     uint8_t *is_padding;                     /* [tokens] */
     int64_t rows;                            /* number of angles per pair: the last position + 1 */
     double mscale;
-    uint64_t seed, drawn;                       /* of random numbers, and how many were drawn */
+    uint64_t seed, drawn;                       /* of the random numbers, and how many have been drawn */
     double *pair_angle;                         /* [rows, 2, pairs]: of the first and of the second element of each pair */
     double *cosine, *sine;                      /* the same, as passed to the library */
     double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --rope-theta and --scaling */
@@ -62,8 +62,8 @@ typedef struct check_problem {
 int check_prepare(check_problem *p, const check_options *options, int32_t dtype);
 void check_release(check_problem *p);
 
-/* Returns the number of tokens of this rank if --tokens is not given: the tokens in cu_seqlens, or 0 without cu_seqlens. -1
- * after a complaint. */
+/* Returns the number of tokens of this rank if --tokens is not given: the tokens in cu_seqlens, or 0 without cu_seqlens.
+ * Returns -1 after a complaint. */
 int64_t check_tokens_of_sequences(const check_options *options);
 /* Sets the sequences, positions and padding of a problem from the options. Its batch and tokens must be set. Returns
  * nonzero after a complaint. */

@@ -21,7 +21,7 @@ static int parse_boundaries(const char *label, const char *text, int64_t **bound
         if (b[i] < b[i - 1])
             return complain("%s: must ascend: they are boundaries, not lengths", label);
     *sequences = count - 1;
-    return *sequences ? 0 : complain("%s: has no sequence, such as 0,5,9 has two", label);
+    return *sequences ? 0 : complain("%s: has no sequence; for example, 0,5,9 has two", label);
 }
 
 static int parse_sequences(check_problem *p)
@@ -56,8 +56,8 @@ int64_t check_tokens_of_sequences(const check_options *options)
         end = boundaries[sequences];
     free(boundaries);
     if (!failed && (end < ranks || end % ranks))
-        failed = complain("%s: ends at %lld, which must be divisible by --cp-size %lld, and not 0; or --tokens says how "
-                          "many this rank has",
+        failed = complain("%s: ends at %lld, which must be divisible by --cp-size %lld, and not 0; or give --tokens, the "
+                          "number of this rank's tokens",
                           label, (long long)end, (long long)ranks);
     return failed ? -1 : end / ranks;
 }
@@ -85,13 +85,14 @@ static int is_mine(const check_problem *p, int64_t position, int64_t length, int
 
 /* Places this rank's tokens of one sequence, which starts at `begin` in the stream. `next` is the local index of the first
  * of them. Returns the local index after the last one. */
-static int64_t place_sequence(check_problem *p, int64_t begin, int64_t length, int64_t real, int64_t origin, int64_t next)
+static int64_t place_sequence(check_problem *p, int64_t begin, int64_t length, int64_t unpadded, int64_t origin,
+                              int64_t next)
 {
     for (int64_t i = 0; i < length; i++) {
         if (!is_mine(p, i, length, begin + i))
             continue;
         p->position[next] = origin + i;
-        p->is_padding[next++] = i >= real;
+        p->is_padding[next++] = i >= unpadded;
     }
     return next;
 }
@@ -114,11 +115,11 @@ static void place_all(check_problem *p)
         (void)place_sequence(p, 0, p->args.tokens * ranks, INT64_MAX, 0, 0);
         return;
     }
-    const int64_t *real = p->cu_seqlens, *stored = p->cu_seqlens_padded ? p->cu_seqlens_padded : real;
+    const int64_t *unpadded = p->cu_seqlens, *stored = p->cu_seqlens_padded ? p->cu_seqlens_padded : unpadded;
     int64_t next = 0;
     for (int64_t s = 0; s < p->args.sequences; s++)
-        next = place_sequence(p, stored[s], stored[s + 1] - stored[s], real[s + 1] - real[s],
-                              p->args.stream_positions ? real[s] : 0, next);
+        next = place_sequence(p, stored[s], stored[s + 1] - stored[s], unpadded[s + 1] - unpadded[s],
+                              p->args.stream_positions ? unpadded[s] : 0, next);
     place_rest(p, stored[p->args.sequences], next);
 }
 

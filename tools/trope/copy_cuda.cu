@@ -5,14 +5,14 @@
 #include "core/cuda/early_launch.cuh"
 #include "core/cuda/ptx.cuh"
 
-/* As the library launches its kernels: see early_launch.cuh. */
+/* Launches a kernel as the library does: see early_launch.cuh. */
 static cudaError_t launch(const void *kernel, size_t blocks, unsigned threads, cudaStream_t stream, void **arguments)
 {
     return launch_early(facts_of_device(), kernel, dim3((unsigned)blocks), dim3(threads), 0, stream, arguments);
 }
 
-/* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
- * What is read and written is not needed again, and says so. */
+/* Copies a tile, which has LOADS vectors for each thread of the block. All loads are issued before the first store. Loads
+ * and stores have the hint that the data is used once. */
 template <int LOADS> __device__ void copy_tile(uint4 *to, const uint4 *from, size_t count, size_t tile)
 {
     const size_t first = tile * LOADS * blockDim.x + threadIdx.x;
@@ -27,14 +27,14 @@ template <int LOADS> __device__ void copy_tile(uint4 *to, const uint4 *from, siz
             __stcs(to + first + i * blockDim.x, v[i]);
 }
 
-/* `bytes` that are no whole vectors. */
+/* Copies bytes [begin, bytes), which do not fill a vector. */
 __device__ void copy_rest(char *to, const char *from, size_t begin, size_t bytes)
 {
     if (blockIdx.x == 0 && begin + threadIdx.x < bytes)
         to[begin + threadIdx.x] = from[begin + threadIdx.x];
 }
 
-/* A block a tile, or as many blocks as the grid has, each for tiles in turn. */
+/* Each block copies one tile or, in a smaller grid, every gridDim.x-th tile. ADMITS: the next kernel may start early. */
 template <int LOADS, bool ADMITS> __global__ void copy_kernel(uint4 *to, const uint4 *from, size_t bytes, size_t tiles)
 {
     await_previous();
@@ -49,7 +49,7 @@ typedef void (*kernel)(uint4 *to, const uint4 *from, size_t bytes, size_t tiles)
 
 static const struct {
     kernel run;
-    unsigned loads, threads, resident; /* resident: blocks of a multiprocessor, 0 = a block a tile */
+    unsigned loads, threads, resident; /* resident: blocks per multiprocessor, 0 = one block per tile */
 } kernels[COPY_KERNELS] = {
     {copy_kernel<4, false>, 4, 256, 0}, {copy_kernel<4, false>, 4, 512, 0}, {copy_kernel<8, false>, 8, 128, 0},
     {copy_kernel<8, false>, 8, 256, 0}, {copy_kernel<4, false>, 4, 512, 4}, {copy_kernel<4, true>, 4, 256, 0},
@@ -68,7 +68,7 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
 
 /* ---- policies: what L2 should keep ---- */
 
-/* What is needed once should not push other things out of L2. */
+/* For data that is used once: it should not displace other data in L2. */
 __device__ __forceinline__ uint64_t evict_first()
 {
     uint64_t policy;
@@ -76,7 +76,7 @@ __device__ __forceinline__ uint64_t evict_first()
     return policy;
 }
 
-/* For what is soon written with another policy: it stays there until then. */
+/* For data that is soon stored with another policy: it stays in L2 until then. */
 __device__ __forceinline__ uint64_t evict_last()
 {
     uint64_t policy;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void store_by_policy(char *to, uint64_t policy, const
                  : "memory");
 }
 
-/* As ptx.cuh has it for addresses. */
+/* The same as found_here in ptx.cuh, for uint64_t. */
 __device__ __forceinline__ uint64_t found_here(uint64_t value)
 {
     asm volatile("" : "+l"(value));
@@ -118,8 +118,8 @@ __device__ __forceinline__ uint64_t found_here(uint64_t value)
 struct run_vectors {
     char *first;
     uint64_t pitch;
-    uint32_t count;   /* over all runs */
-    uint32_t per_run; /* of one */
+    uint32_t count;   /* vectors of all runs */
+    uint32_t per_run; /* vectors of one run */
 
     __device__ __forceinline__ char *address(uint32_t i) const
     {
@@ -128,8 +128,8 @@ struct run_vectors {
     }
 };
 
-/* Each thread LOADS vectors, whose places it finds before the kernel before has ended; the next one is let in when all are
- * on their way. STAYS: what is loaded stays in L2 until it is stored. */
+/* Each thread moves LOADS vectors. It computes their addresses before it waits for the previous kernel, and admits the next
+ * kernel when all loads are issued. STAYS: loaded data stays in L2 until it is stored. */
 template <int LOADS, bool STAYS> __global__ void move_kernel(KERNEL_PARAMETER(run_vectors) vectors)
 {
     const uint32_t begin = blockIdx.x * LOADS * blockDim.x + threadIdx.x;

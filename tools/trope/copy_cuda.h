@@ -12,15 +12,15 @@
 extern "C" {
 #endif
 
-/* The names give the 16-byte loads that a thread has in flight and the threads of a block. */
+/* The numbers in a name are the 16-byte loads that a thread has in flight, and the threads of a block. */
 #define COPY_KERNELS      7
 #define COPY_KERNEL_NAMES "4x256", "4x512", "8x128", "8x256", "4x512-persistent", "4x256-admitting", "8x128-admitting"
 
 /* Queues copy kernel `way`. Both pointers must be aligned to 16 bytes. */
 cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream);
 
-/* These are named in the same way. The loaded data stays in L2 until it is stored or, as in the library's own kernels, is
- * evicted first. */
+/* The move kernels are named in the same way. Loaded data stays in L2 until it is stored or, as in the library's own
+ * kernels ("leaving"), is marked evict-first. */
 #define MOVE_KERNELS      7
 #define MOVE_KERNEL_NAMES "1x128", "1x256", "1x512", "2x256", "4x128", "1x256-leaving", "2x256-leaving"
 

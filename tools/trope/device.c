@@ -10,7 +10,7 @@ const tool_device *device_find(int32_t id, int32_t isa)
     const int is_present = !strstr(trope_info(), "devices: none\n");
 #ifdef TROPE_TOOL_HAS_CUDA
     if (id != TROPE_DEVICE_CPU && is_present && isa) {
-        complain("--isa: has no effect on CUDA; --device cpu is where it has");
+        complain("--isa: has no effect on CUDA, only with --device cpu");
         return NULL;
     }
     if (id != TROPE_DEVICE_CPU && is_present)

@@ -13,12 +13,12 @@ typedef struct device_work {
     void *context;
 } device_work;
 
-/* Works to time: works[0], works[1], ... in turn, for `repeat` rounds after a warm-up round. */
+/* Works to time: each round times works[0], works[1], ... There is a warm-up round, then `repeat` rounds. */
 typedef struct device_timing {
     const device_work *works;
     int count;
     int repeat;
-    int sets;        /* sets of memory, which the runs of a work use in turn */
+    int sets;        /* sets of memory; the runs of a work cycle through them */
     double bytes;    /* that a run moves */
     double *seconds; /* result: the time of a run of work w in a round is at w * repeat + round */
 } device_timing;
@@ -60,7 +60,7 @@ typedef struct tool_device {
     const char *copy_names[DEVICE_MAX_WAYS];
     int (*copy)(int way, void *to, const void *from, size_t bytes, int32_t threads, void *stream);
 
-    /* The ways to read such runs and write them back in place without computing anything; 0 if there are none. `move`
+    /* The ways to read device_runs and write them back in place without computing anything; 0 if there are none. `move`
      * queues way number `way`. */
     int moves;
     const char *move_names[DEVICE_MAX_WAYS];
@@ -69,8 +69,8 @@ typedef struct tool_device {
     /* Returns how many sets of memory of `bytes` each are needed so that a set has left the caches before its next turn. */
     int (*sets)(double bytes);
     int (*measure)(const device_timing *timing);
-    /* Writes the seconds that the host took to queue a run and, right after it, an empty kernel, `count` times. NULL if a
-     * run returns only when it is done. */
+    /* Queues a run and then an empty kernel, `count` times, and writes the seconds that the host took for each. NULL if
+     * a run returns only when it is done. */
     int (*measure_host)(const device_work *work, int sets, int count, double *seconds, double *empty_seconds);
     /* Name the work between the two calls, for a profiler. NULL if there is no profiler interface. */
     void (*begin_range)(const char *name);

@@ -65,7 +65,7 @@ static int copy(int way, void *to, const void *from, size_t bytes, int32_t threa
     return 0;
 }
 
-/* The cases are larger than the caches. */
+/* One set is enough, because the cases are larger than the caches. */
 static int sets(double bytes)
 {
     (void)bytes;

@@ -11,7 +11,7 @@ static int command_apply(int argc, char **argv)
 {
     (void)argc;
     (void)argv;
-    return complain("is 'python -m trope apply' now, of the Python package (pip install 'trope[apply]')");
+    return complain("has moved to the Python package: use 'python -m trope apply' (pip install 'trope[apply]')");
 }
 
 typedef struct command {
@@ -22,10 +22,10 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"apply", "trope apply", command_apply, "is 'python -m trope apply' now"},
-    {"bench", "trope bench", command_bench, "time each case beside a copy of the same bytes"},
-    {"check", "trope check", command_check, "check values and gradients on a shape"},
-    {"info", "trope info", command_info, "version, backends, instruction sets, threads, devices"},
+    {"apply", "trope apply", command_apply, "moved to 'python -m trope apply'"},
+    {"bench", "trope bench", command_bench, "time each case and a copy of the same bytes"},
+    {"check", "trope check", command_check, "check values and gradients for a shape"},
+    {"info", "trope info", command_info, "print version, backends, instruction sets, threads and devices"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

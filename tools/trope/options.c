@@ -97,7 +97,7 @@ static int add_text(option_texts *texts, const char *text, const char *label)
     if (!*text)
         return complain("%s: must not be empty", label);
     if (texts->count == most)
-        return complain("%s: is given more than %d times", label, most);
+        return complain("%s: must be given at most %d times", label, most);
     texts->texts[texts->count++] = text;
     return 0;
 }
@@ -236,7 +236,7 @@ static int complain_unknown(const char *word, const slot *slots, int count)
             return complain("'%.64s' is spelled --%s", word, name);
     for (size_t i = 0; i < sizeof other_names / sizeof other_names[0]; i++)
         if (!strcmp(name, other_names[i][0]))
-            return complain("'%.64s' is %s here, if this command has it; --help lists its options", word,
+            return complain("'%.64s' is not an option; its name in trope is %s, if this command has it (see --help)", word,
                             other_names[i][1]);
     return complain("'%.64s' is not an option; --help lists them", word);
 }

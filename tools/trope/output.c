@@ -32,7 +32,7 @@ static sigset_t block_signals(void)
     return before;
 }
 
-/* Returns whether the signal's default action does not end the process, or no handler can be set. */
+/* Returns whether a signal needs no handler: its default action does not end the process, or no handler can be set. */
 static int is_harmless(int number)
 {
     static const int harmless[] = {SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGCHLD, SIGURG, SIGWINCH};
@@ -42,8 +42,8 @@ static int is_harmless(int number)
     return 0;
 }
 
-/* Handles every signal that would end the process. The mask blocks the others, so the first signal to arrive ends it.
- * Signals that are ignored or handled stay so: nohup, Python and sanitizers rely on that. */
+/* Handles every signal that would end the process. The mask blocks other signals in the handler, so the first signal
+ * ends the process. Signals that are already ignored or handled stay so: nohup, Python and sanitizers rely on that. */
 static void handle_signals(void)
 {
     struct sigaction action, old;
@@ -55,7 +55,7 @@ static void handle_signals(void)
             sigaction(number, &action, NULL);
 }
 
-/* Returns whether a link is in /proc. It leads to an open file (as /dev/stdout does), and its text is not a path. */
+/* Returns whether a link is in /proc. Such a link leads to an open file (as /dev/stdout does); its text is not a path. */
 static int is_of_proc(const char *path)
 {
     struct stat link, proc;
@@ -122,7 +122,7 @@ static int open_beside(output *out, const struct stat *there)
     sigprocmask(SIG_SETMASK, &before, NULL);
     errno = failure;
     if (out->descriptor < 0)
-        return complain_about(out->path, NULL, "cannot write beside it: %m");
+        return complain_about(out->path, NULL, "cannot create a temporary file beside it: %m");
     return take_attributes(out, there) ? complain_about(out->path, NULL, "its mode and owner cannot be kept: %m") : 0;
 }
 

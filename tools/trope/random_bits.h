@@ -1,5 +1,5 @@
-/* Numbers from a seed and a place, without drawing the numbers before it. (SplitMix64's output function of a counter:
- * Steele, Lea, Flood, OOPSLA 2014.) */
+/* A random number for a seed and a place, without drawing the numbers before it. (SplitMix64's output function of a
+ * counter: Steele, Lea, Flood, OOPSLA 2014.) */
 #ifndef TOOLS_TROPE_RANDOM_BITS_H
 #define TOOLS_TROPE_RANDOM_BITS_H
 

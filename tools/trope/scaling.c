@@ -45,7 +45,7 @@ static const scaling_key keys[] = {
 };
 enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
 
-static const choice truth_choices[] = {{"true", 0}, {"false", 1}, {NULL, 0}}; /* of truncate, as no_truncate */
+static const choice truth_choices[] = {{"true", 0}, {"false", 1}, {NULL, 0}}; /* truncate sets no_truncate */
 
 /* Parses "1;1.25;..." into one factor per pair. */
 static int parse_factors(const char *name, char *text, int32_t count, double *factors)
@@ -98,7 +98,7 @@ static int set_key(scaling_rule *rule, const char *name, char *value)
     return complain(OPTION ": rule %s has no key '%.64s'", choice_name(rule_choices, rule->args.rule), name);
 }
 
-/* Returns whether key=value occurs before `item` in the text that begins at `first`. Its separators are already zeros. */
+/* Returns whether the key `item` also occurs before it in the text from `first` on. Separators are already zeros there. */
 static int is_repeated(const char *first, const char *item)
 {
     for (const char *c = first; c < item; c += strlen(c) + 1)
@@ -107,7 +107,7 @@ static int is_repeated(const char *first, const char *item)
     return 0;
 }
 
-/* Parses `text`, which it cuts up in place. */
+/* Parses `text` and writes zeros over its separators. */
 static int parse_rule(char *text, scaling_rule *rule)
 {
     char *item = strchr(text, ':');

@@ -22,7 +22,7 @@ def find_table(call):
     found = [(role, call.group[role]) for role in SOURCES if role in call.group]
     for name, other in (("cos", "sin"), ("sin", "cos")):
         if name in call.group and other not in call.group:
-            refuse_shaped(call, call.group[name], "needs '%s' beside it", other)
+            refuse_shaped(call, call.group[name], "needs '%s' too", other)
     if len(found) > 1:
         text = (
             "angles must come from one of freqs, cos with sin, freqs_cis, cos_sin_cache and inv_freq, but '%s' is there too"
@@ -64,29 +64,29 @@ def _refuse_without_table(options):
 # ---- The width of the rotation ----
 
 
-def _said_width(call):
+def _specified_width(call):
     """Returns the width by --rotary-dim, --partial-rotary-factor or --config, or None if none of them determines it."""
     options = call.options
     if options.partial_rotary_factor is not None:
         widths = {int(head * options.partial_rotary_factor) for head in call.heads}
         if len(widths) > 1:
-            text = "--partial-rotary-factor: heads differ, of %d and of %d elements: --rotary-dim says what rotates"
+            text = "--partial-rotary-factor: heads have different sizes, %d and %d elements: give --rotary-dim instead"
             refuse(text, min(call.heads), max(call.heads))
-        said = widths.pop()
+        specified = widths.pop()
     else:
-        said = options.rotary_dim
-    return said if call.config is None else call.config.check_width(call.heads, said)
+        specified = options.rotary_dim
+    return specified if call.config is None else call.config.check_width(call.heads, specified)
 
 
 def _width_by_rule(call):
     """Returns the width without a table: by default the head from --rotary-offset on. Heads must then have one size."""
-    offset, said = call.options.rotary_offset, _said_width(call)
-    if said is not None:
-        return said
+    offset, specified = call.options.rotary_offset, _specified_width(call)
+    if specified is not None:
+        return specified
     if offset is not None and offset < 0:
         return -offset
     if min(call.heads) != max(call.heads):
-        refuse("--rotary-dim: is missing: heads differ, of %d and of %d elements", min(call.heads), max(call.heads))
+        refuse("--rotary-dim: is missing: heads have different sizes, %d and %d elements", min(call.heads), max(call.heads))
     return call.heads[0] - (offset or 0)
 
 
@@ -95,13 +95,16 @@ def _check_window(call, tensor):
     head, width, windows = call.head_of(tensor), call.rotary_dim, call.options.windows
     offset = call.offset_in(head)
     if not 0 <= offset <= head or width > head - offset:
-        text = "must have heads of at least %d elements to rotate, from --rotary-offset %d on"
+        text = "must have heads with at least %d elements from --rotary-offset %d on"
         refuse_shaped(call, tensor, text, width, offset)
     if width > MAX_ROTARY_DIM or width % (2 * windows):
         text = "cannot rotate %d elements: --rotary-dim must be divisible by twice --windows (%d), at most %d"
         refuse_shaped(call, tensor, text, width, 2 * windows, MAX_ROTARY_DIM)
     if width < head and not call.says_offset():
-        text = "has heads of %d, of which %d rotate: --rotary-offset 0 says that these are the first, --rotary-offset -%d the last"
+        text = (
+            "has heads of %d elements, of which %d rotate: give --rotary-offset 0 for the first ones, --rotary-offset -%d "
+            "for the last"
+        )
         refuse_shaped(call, tensor, text, head, width, width)
 
 
@@ -109,63 +112,60 @@ def _check_window(call, tensor):
 
 
 def _width_of_columns(call, table, signs):
-    """Returns the width by the columns of a table, if nothing else determines it.
+    """Returns the width that the columns of a table imply, if nothing else determines it.
 
     It equals the number of columns if both columns of a pair are equal. Otherwise it is twice that number, as in ordinary
     RoPE.
     """
-    columns, said, (halves, neighbours, every) = table.columns, call.options.columns, signs
-    if said is not None:
-        return 2 * columns if said == "pair" else columns
+    columns, specified, (halves, neighbours, every) = table.columns, call.options.columns, signs
+    if specified is not None:
+        return 2 * columns if specified == "pair" else columns
     if every:
-        text = (
-            "has columns that are all equal, so that they may be one a pair, or one an element: --rotary-dim says how many "
-            "elements rotate"
-        )
+        text = "has columns that are all equal, which may be one for each pair or one for each element: give --rotary-dim"
         table.refuse(text)
     width = columns if halves or neighbours else 2 * columns
     if width > min(call.heads) >= columns:
         text = (
-            "has too many columns for one a pair in heads of %d, and no two equal ones for a pair: --columns half or "
-            "interleaved says that the angles of a pair differ"
+            "has too many columns for one for each pair in heads of %d, but no pair has two equal columns: give --columns "
+            "half or interleaved if the angles of a pair differ"
         )
         table.refuse(text, min(call.heads))
     return width
 
 
-def _form_of_elements(table, said, signs):
+def _form_of_elements(table, specified, signs):
     """Returns the form of the columns if there is one column for each element that rotates."""
     halves, neighbours, every = signs
-    if said == "half" and neighbours and not halves or said == "interleaved" and halves and not neighbours:
-        table.refuse("has equal %s, which contradicts --columns %s", "halves" if halves else "neighbours", said)
-    if said is not None:
-        return said
+    if specified == "half" and neighbours and not halves or specified == "interleaved" and halves and not neighbours:
+        table.refuse("has equal %s, which contradicts --columns %s", "halves" if halves else "neighbours", specified)
+    if specified is not None:
+        return specified
     if halves != neighbours or every:
         return "half" if halves else "interleaved"
-    what = "both halves and neighbours are equal" if halves else "the two of no pair are equal"
-    text = "has a column for each of the %d elements that rotate, and %s: --columns half or interleaved says which are a pair's"
+    what = "both halves and neighbours are equal" if halves else "no pair has two equal columns"
+    text = "has a column for each of the %d elements that rotate, and %s: give --columns half or interleaved"
     return table.refuse(text, table.columns, what)
 
 
 def _read_columns(call, table):
-    columns, said, signs = table.columns, call.options.columns, table.signs()
-    width = _said_width(call)
+    columns, specified, signs = table.columns, call.options.columns, table.signs()
+    width = _specified_width(call)
     width = _width_of_columns(call, table, signs) if width is None else width
     call.rotary_dim = width
     if not width:
         return
     if width not in (columns, 2 * columns):
         table.refuse("must have a column for each of the %d elements that rotate, or half as many", width)
-    if said is not None and (said == "pair") != (columns != width):
-        table.refuse("has %d columns for --rotary-dim %d, which contradicts --columns %s", columns, width, said)
+    if specified is not None and (specified == "pair") != (columns != width):
+        table.refuse("has %d columns for --rotary-dim %d, which contradicts --columns %s", columns, width, specified)
     halves, neighbours, every = signs
     if columns == width:
-        call.columns = _form_of_elements(table, said, signs)
+        call.columns = _form_of_elements(table, specified, signs)
         return
-    if said is None and not every and (halves or neighbours) and call.options.windows == 1:
+    if specified is None and not every and (halves or neighbours) and call.options.windows == 1:
         text = (
-            "has equal %s, as tables with one column an element have, for --rotary-dim %d; --columns pair says that this is "
-            "meant"
+            "has equal %s, like a table with one column for each element, for --rotary-dim %d: give --columns pair if "
+            "this is meant"
         )
         table.refuse(text, "halves" if halves else "neighbours", columns)
     call.columns = "pair"
@@ -185,14 +185,14 @@ def _read_inv_freq(call, tensor):
     for i, value in enumerate(values):
         if not math.isfinite(value):
             refuse_shaped(call, tensor, "holds %s, in element %d", "NaN" if math.isnan(value) else "infinity", i)
-    said = _said_width(call)
-    call.rotary_dim = 2 * len(values) if said is None else said
+    specified = _specified_width(call)
+    call.rotary_dim = 2 * len(values) if specified is None else specified
     if call.rotary_dim and call.rotary_dim != 2 * len(values):
         refuse_shaped(call, tensor, "must have half of --rotary-dim (%d) elements", call.rotary_dim // 2)
     for i, value in enumerate(values):
         is_at_end = i > 0 and not any(values[i:])
         if value < 0 or value == 0 and not is_at_end:
-            text = "must be positive, and 0 only at the end, behind positive ones (the rule proportional): element %d is %g"
+            text = "must be positive, or 0 at the end after positive elements (the rule proportional): element %d is %g"
             refuse_shaped(call, tensor, text, i, value)
     try:
         call.frequencies = Frequencies(values)
@@ -201,7 +201,7 @@ def _read_inv_freq(call, tensor):
 
 
 def parse_scaling(text):
-    """Returns the keywords of trope.frequencies for "RULE:key=value,...". 0 is no valid value."""
+    """Returns the keywords of trope.frequencies for "RULE:key=value,...". 0 is refused, except in lists."""
     rule, _, rest = text.partition(":")
     keys = {"rope_type": rule}
     if rule not in RULE_KEYS or rule == "ntk_alpha":
@@ -238,7 +238,7 @@ def _scaling_value(key, text):
     if key in ("short_factor", "long_factor"):
         return values
     if len(values) > 1 or values[0] == 0:
-        refuse("--scaling: %s must not be 0, nor a list", key)
+        refuse("--scaling: %s must not be 0 or a list", key)
     return int(values[0]) if key == ORIGINAL and values[0].is_integer() else values[0]
 
 
@@ -249,7 +249,7 @@ def _rotation(call, dim):
         call.config.check_base()
         return call.config.rotation
     if options.rope_theta is None:
-        text = "holds no angles (%s, inv_freq): --rope-theta is missing, or --config"
+        text = "holds no angles (%s, inv_freq): give --rope-theta or --config"
         refuse_file(call.file.path, text, "freqs, freqs_cis, cos with sin, cos_sin_cache")
     if options.rope_theta <= 1:
         refuse("--rope-theta: %g must be over 1", options.rope_theta)
@@ -261,7 +261,7 @@ def _rotation(call, dim):
 
 
 def _frequencies(call):
-    """Returns the Frequencies of a call without angles in the file. Each window has the frequencies of its width."""
+    """Returns the Frequencies of a call whose file has no angles. Each window gets those for its own width."""
     options, windows = call.options, call.options.windows
     dim = call.rotary_dim // windows
     rotation = _rotation(call, dim)
@@ -280,7 +280,7 @@ def _length(options, rule, last_position, fields):
     """Returns the current length, or 0 if it has no effect. Dynamic and LongRoPE change beyond the original length."""
     depends, length = rule in ("dynamic", "longrope"), options.seq_len
     if length is not None and not depends:
-        refuse("--seq-len: has no effect, only the rules dynamic and longrope depend on the length")
+        refuse("--seq-len: has no effect; only the rules dynamic and longrope depend on the length")
     if depends and length is None and last_position >= fields["original_max_position"]:
         text = "--seq-len: is missing: the positions go up to %d, and the rule depends on the length beyond %d"
         refuse(text, last_position, fields["original_max_position"])
@@ -296,5 +296,5 @@ def _compare_scaling(call, found, dim):
     rotation = read_rotation(None, None, keys)
     fields = {**fields_of(rotation, dim), "seq_len": call.options.seq_len or 0}
     if evaluate(rotation.rule, dim, fields) != found:
-        text = "--scaling: the command line says something else than %s: rope_scaling, which says %s"
+        text = "--scaling: contradicts %s: rope_scaling, which is %s"
         refuse(text, call.config.path, found.rule)

@@ -18,12 +18,12 @@ POISONED = 1  # TROPE_STATUS_POSITION of include/trope/trope.h
 class Call:
     """The call of a group of tensors.
 
-    layout, dtype, batch, tokens, heads   of the operands; heads: the number of elements of a head, for each that rotates
+    layout, dtype, batch, tokens, heads   of the operands; heads: the head_dim of each operand that rotates
     given             the tensors of indices, in the form for trope.rotate
     sequences         the number of sequences of cu_seqlens, None without it
     position_axes     the number of axes of position_ids, 0 without them
     padded            bool [tokens]: whether a token is in no sequence; None if all are in one
-    first_position, last_position, counts_tokens   of tokens that rotate; whether each position equals the token's index
+    first_position, last_position, counts_tokens   range of rotated positions; whether each equals its token's index
     is_origin         bool [batch * tokens]: whether a token rotates by position 0 of all axes
     table             a Table, or None
     frequencies       Frequencies, or None with a table
@@ -100,7 +100,7 @@ class Call:
         if options.axis_map is not None and options.axis_sections is None and self.config is None:
             refuse("--axis-map: needs --axis-sections, the pairs of each axis")
         if self.has_axis_map() and options.windows > 1:
-            refuse("--axis-map: must be left out with --windows %d, which drive the axes themselves", options.windows)
+            refuse("--axis-map: must be left out with --windows %d, which already assign the axes", options.windows)
         if options.axis_map is None and options.axis_sections is not None:
             refuse("--axis-sections: needs --axis-map, the order of the axes")
         if not has_axes:
@@ -132,23 +132,22 @@ class Call:
         except Error as error:
             refuse("--axis-sections: %s", error)
         if len(axes) != pairs:
-            refuse("--axis-sections: sections %s add up to %d, and there are %d pairs", list(sections), len(axes), pairs)
+            refuse("--axis-sections: sections %s add up to %d, but there are %d pairs", list(sections), len(axes), pairs)
         return axes, len(sections)
 
     def _check_axes(self, tensor, axes, used):
-        """Checks that each axis of ids or of a table drives pairs, unless a section of 0 excludes it, and that each axis
-        that drives pairs is present."""
+        """Checks that ids or a table have each axis that drives pairs, and no other axis unless its section is 0."""
         option = "--axis-sections has" if self.axes is not None else "--windows is"
         if axes > self.listed:
-            more = ": 0 is the section of an axis that drives no pair" if self.axes is not None else ""
+            more = ": give the section 0 to an axis that drives no pair" if self.axes is not None else ""
             if (axes, self.listed) == (MAX_AXES, 3):
                 more = (
-                    ": transformers puts a row of text positions in front: drop it (position_ids[1:]), or give 0 to an axis "
-                    "that drives no pair"
+                    ": transformers puts text positions first: remove them (position_ids[1:]), or give the section 0 to "
+                    "an axis that drives no pair"
                 )
-            refuse_shaped(self, tensor, "has %d axes, and %s %d%s", axes, option, self.listed, more)
+            refuse_shaped(self, tensor, "has %d axes, but %s %d%s", axes, option, self.listed, more)
         if axes < used:
-            text = "has %d axes, and %s %d: pairs use %d axes"
+            text = "has %d axes, but %s %d: pairs use %d axes"
             refuse_shaped(self, tensor, text, axes, option, self.listed, used)
 
     def _drop_axes(self, used, table_axes):
@@ -184,7 +183,7 @@ class Call:
     # -- Making the call --
 
     def rotate(self, tensor, source, result, device):
-        """Rotates an operand. `source` and `result` are its elements, also as one array. Returns the TROPE_STATUS_ bits."""
+        """Rotates an operand. source, result: its elements, which may be one array. Returns the TROPE_STATUS_ bits."""
         shape, head = self.shape_of(tensor), self.head_of(tensor)
         arguments = {**self.arguments, "rotary_dim": self.rotary_dim, "rotary_offset": self.offset_in(head)}
         if self.options.out_of_range == "poison":
@@ -199,18 +198,18 @@ class Call:
     def rotates(self, role):
         return role != "v" and self.rotary_dim > 0
 
-    def row_bytes(self, tensor):
+    def token_bytes(self, tensor):
         """Returns the number of consecutive bytes of one token in an operand."""
         heads = sizes(self.layout, self.shape_of(tensor))[2] if self.layout == "bhsd" else 1
-        row, rest = divmod(tensor.bytes, self.batch * self.tokens * heads)
+        size, rest = divmod(tensor.bytes, self.batch * self.tokens * heads)
         if rest:
-            refuse_shaped(self, tensor, "has tokens that are no whole bytes, which --padding zero cannot write")
-        return row
+            refuse_shaped(self, tensor, "has tokens that are not whole bytes, which --padding zero cannot write")
+        return size
 
-    def zero_padding(self, data, row, offset):
-        """Zeros tokens of padding in rows of an operand that is only copied, from byte `offset` of it on."""
-        tokens = np.arange(offset // row, (offset + data.size) // row) % self.tokens
-        data.reshape(-1, row)[self.padded[tokens]] = 0
+    def zero_padding(self, data, token_bytes, offset):
+        """Zeros tokens of padding in an operand that is only copied, from byte `offset` of it on."""
+        tokens = np.arange(offset // token_bytes, (offset + data.size) // token_bytes) % self.tokens
+        data.reshape(-1, token_bytes)[self.padded[tokens]] = 0
 
     # -- Explanation --
 
@@ -235,7 +234,7 @@ class Call:
         if "position_ids" in group:
             is_unused = self.table is not None and self.table.by_token
             axes = "an axis for each of several" if self.position_axes > 1 else "one axis"
-            what = "not used, as the rows of the table are those of tokens" if is_unused else axes
+            what = "not used, because the rows of the table belong to tokens" if is_unused else axes
             yield "%s: %s" % (shorten(group["position_ids"].name), what)
 
     def _explain_operand(self, role, tensor):
@@ -256,7 +255,11 @@ class Call:
 
     def _explain_table(self):
         table, reading = self.table, self.table.reading
-        forms = {"pair": "one a pair", "half": "one an element, by halves", "interleaved": "one an element, by neighbours"}
+        forms = {
+            "pair": "one for each pair",
+            "half": "one for each element, by halves",
+            "interleaved": "one for each element, by neighbours",
+        }
         axes = "%d axes, " % reading.axes if reading.axes > 1 else ""
         rows = "tokens" if table.by_token else "positions"
         text = "%s: %sbatch %d, a row for each of %d %s, %d columns, %s"

@@ -86,7 +86,7 @@ class Run:
         for expected in self.expected.tensors:
             tensor = self.file.by_name.get(expected.name)
             if tensor is None:
-                text = "is not in %s, so that nothing is compared with it"
+                text = "is not in %s, so that there is nothing to compare it with"
                 refuse_tensor(self.expected.path, expected.name, text, self.file.path)
             if not self._is_compared(tensor):
                 self._check_same(tensor, check_header(tensor, self.expected))
@@ -97,7 +97,7 @@ class Run:
             self.file.read(tensor, here, at)
             self.expected.read(expected, there, at)
             if here.tobytes() != there.tobytes():
-                text = "is not that of %s: the two are of different calls"
+                text = "differs from that of %s: the files are from different calls"
                 refuse_tensor(self.expected.path, expected.name, text, self.file.path)
 
     # -- Tensors --
@@ -116,14 +116,14 @@ class Run:
         group, _ = self.operands.get(tensor.name, (None, None))
         call = None if group is None else self.calls[group.prefix]
         is_zeroed = call is not None and call.padded is not None and self.options.padding == "zero"
-        row = call.row_bytes(tensor) if is_zeroed else 1
-        step = max(1, CHUNK // row) * row
+        token_bytes = call.token_bytes(tensor) if is_zeroed else 1
+        step = max(1, CHUNK // token_bytes) * token_bytes
         buffer = self.chunk if step <= CHUNK else allocate(step)
         for at in range(0, tensor.bytes, step):
             data = buffer[: min(step, tensor.bytes - at)]
             self.file.read(tensor, data, at)
             if is_zeroed:
-                call.zero_padding(data, row, at)
+                call.zero_padding(data, token_bytes, at)
             yield at, data
 
     def do_tensor(self, tensor):
@@ -172,7 +172,9 @@ class Run:
             for line in self.calls[group.prefix].explain(group):
                 print(line, file=sys.stderr)
         if self.status & POISONED:
-            print("trope apply: %s: positions outside the angle rows were made NaN" % self.file.path, file=sys.stderr)
+            print(
+                "trope apply: %s: elements at positions outside the table were set to NaN" % self.file.path, file=sys.stderr
+            )
 
 
 def _run(argv):
@@ -195,7 +197,7 @@ def main(argv):
         reason = str(refused)
     except MemoryError:
         reason = "out of memory"
-    except OSError as error:  # from standard output: errors of files name the file themselves
+    except OSError as error:  # of standard output: errors of files are Refused, and name the file
         reason = "cannot write to standard output: %s" % error.strerror
     print("trope apply: " + reason, file=sys.stderr)
     return REFUSED

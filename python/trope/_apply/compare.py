@@ -101,7 +101,7 @@ class Comparisons:
             print("# DIFFERENT: %d elements are more than %d ulp apart" % (self.over, self.ulp))
             return 1
         if self.all_nan:
-            text = "--expect: %d of %d tensors hold nothing but NaN, here and there, so that nothing is compared"
+            text = "--expect: %d of %d tensors hold only NaN in both files, so that nothing is compared"
             refuse(text, self.all_nan, self.tensors)
         print("# equal within %d ulp" % self.ulp)
         return 0

@@ -36,9 +36,9 @@ class Config:
 
     def _agree(self, option, value, key):
         """Sets an option that is not given. A given option must have the same value."""
-        said = getattr(self.options, option)
-        if said is not None and said != value:
-            text = "--%s: the command line says something else than %s: %s, which says %s"
+        specified = getattr(self.options, option)
+        if specified is not None and specified != value:
+            text = "--%s: contradicts %s: %s, which is %s"
             refuse(text, option.replace("_", "-"), self.path, key, value)
         setattr(self.options, option, value)
 
@@ -63,7 +63,10 @@ class Config:
             return
         self._agree("pairing", family.pairing, "model_type")
         if (family.pairing_out or family.inverse) and options.inverse:
-            text = "--inverse: turns as the model does, and reads pairs as it does: --backward is the way back of %s"
+            text = (
+                "--inverse: would read the pairs in the order of the model's input; to undo the rotation of %s, use "
+                "--backward"
+            )
             refuse(text, self.rotation.model_type)
         if family.pairing_out:
             self._agree("pairing_out", family.pairing_out, "model_type")
@@ -78,24 +81,29 @@ class Config:
         with self.refusing():
             return self.rotation.partial() is not None
 
-    def check_width(self, heads, said):
-        """Returns how many elements of these heads rotate. `said`: the command line's width, None if it has none."""
+    def check_width(self, heads, specified):
+        """Returns how many elements of these heads rotate. `specified`: the command line's width, None if it has none."""
         if not self.says_window():
-            if said is None:
+            if specified is None:
                 text = "--rotary-dim: is missing: it is not known how much of a head rotates in models of type '%.64s' (%s)"
                 refuse(text, self.rotation.model_type or "", self.path)
-            return said
+            return specified
         with self.refusing():
             widths = {self._width(head) for head in heads}
         if len(widths) > 1:
-            refuse("--config: heads differ, of %d and of %d elements: their widths are %s", min(heads), max(heads), widths)
+            refuse(
+                "--config: heads have different sizes, %d and %d elements, of which different numbers rotate: %s",
+                min(heads),
+                max(heads),
+                widths,
+            )
         width = widths.pop()
-        if said not in (None, width):
-            refuse("--rotary-dim: the command line says something else than %s, which says %d", self.path, width)
+        if specified not in (None, width):
+            refuse("--rotary-dim: contradicts %s, with which it is %d", self.path, width)
         return width
 
     def _width(self, head):
-        """Returns the width in a head of the tensors. Their size has priority over the config's and the model's class's."""
+        """Returns the width in heads of this size, which replaces head_dim unless the config has qk_rope_head_dim."""
         sizes = self.rotation.sizes
         if sizes["qk_rope_head_dim"] is None:
             self.rotation.sizes = {**sizes, "head_dim": head}
@@ -124,16 +132,16 @@ class Config:
         with self.refusing():
             if options.axis_map is None:
                 return read_axes(self.rotation, pairs)
-            said = pair_axis(options.axis_map, self._sections())
+            specified = pair_axis(options.axis_map, self._sections())
             try:
                 known = read_axes(self.rotation, pairs)
             except Error as error:
                 if error.argument != "mrope_interleaved":
                     raise
                 known = None  # the order is unknown
-        if known not in (None, said):
-            refuse("--axis-map: the command line says something else than %s: mrope_section", self.path)
-        return said
+        if known not in (None, specified):
+            refuse("--axis-map: contradicts %s: mrope_section", self.path)
+        return specified
 
 
 def _has_axes(group):

@@ -4,7 +4,7 @@ import numpy as np
 
 import trope
 
-from .. import _arrays, _plan
+from .. import _arrays, _prepared
 from .._spec import ARRAYS, resolve
 from .files import Bf16
 from .options import ISAS
@@ -20,7 +20,7 @@ def find_device(options):
             refuse("--device cuda: %s", torch)
         return Cpu(options)
     if options.isa not in (None, "auto"):
-        refuse("--isa: is of the CPU, and has no effect on CUDA")
+        refuse("--isa: is for the CPU, and has no effect on CUDA")
     return Cuda(torch)
 
 
@@ -55,9 +55,9 @@ class Cpu:
         src, dst = _arrays.describe(x, "tensors[0]"), _arrays.describe_destination(out, "out[0]")
         spec, side = resolve([src], {**arguments, **arrays})
         metas = [None if array is None else array.meta for array in side]
-        plan = _plan.Plan(backward, spec, [src.meta], [dst.meta], [None], type(side)(*metas))
-        plan.args.isa = self.isa
-        plan.run([src.pointer, dst.pointer] + [array.pointer for array in side if array is not None])
+        prepared = _prepared.PreparedCall(backward, spec, [src.meta], [dst.meta], [None], type(side)(*metas))
+        prepared.args.isa = self.isa
+        prepared.run([src.pointer, dst.pointer] + [array.pointer for array in side if array is not None])
 
 
 class Cuda:

@@ -109,7 +109,7 @@ class TensorFile:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         for sign, kind in _OTHER_FORMATS:
             if start.startswith(sign) and length + 8 > size:
-                refuse_file(self.path, "is %s; what is read is safetensors (safetensors.torch.save_file)", kind)
+                refuse_file(self.path, "is %s; only safetensors files can be read (safetensors.torch.save_file)", kind)
         _check(self.path)
         text = os.pread(self.descriptor, length, 8)
         self.data_start = 8 + length
@@ -185,7 +185,7 @@ def _check(path):
         with safe_open(path, "np"):
             pass
     except (SafetensorError, OSError, ValueError) as error:
-        refuse_file(path, "is no safetensors file: %s", error)
+        refuse_file(path, "is not a safetensors file: %s", error)
 
 
 def allocate(size):

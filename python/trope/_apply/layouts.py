@@ -76,18 +76,18 @@ def _choose_layout(call):
     if len(first.shape) not in (3, 4):
         refuse_shaped(call, first, "must have 4 dims, or 3 for thd")
     if len(first.shape) == 3 and "cu_seqlens" in call.group and not options.head_dim:
-        return "thd"  # only thd has sequences, so errors describe a tensor that does not fit in terms of thd
+        return "thd"  # only thd has sequences, so errors say why the tensor does not fit thd
     fitting = [layout for layout in LAYOUTS if _fits(call, layout)]
     if fitting == ["thd"] and "cu_seqlens" not in call.group:
         text = (
-            "may be thd, or [batch, tokens, hidden]: --layout thd says the one, --layout bshd (or sbhd) with --head-dim the "
-            "other"
+            "may be thd, or [batch, tokens, hidden]: give --layout thd for the first, or --layout bshd (or sbhd) with "
+            "--head-dim for the second"
         )
         refuse_shaped(call, first, text)
     if len(fitting) > 1:
-        refuse_shaped(call, first, "may be %s: --layout says which", " or ".join(fitting))
+        refuse_shaped(call, first, "may be %s: give --layout", " or ".join(fitting))
     if not fitting:
-        text = "has no layout that fits the other tensors: --layout says which is meant, and then what does not fit"
+        text = "has no layout that fits the other tensors: give --layout to see what does not fit"
         refuse_shaped(call, first, text)
     return fitting[0]
 

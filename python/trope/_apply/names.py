@@ -41,7 +41,7 @@ class Group(dict):
 def find_groups(file, given):
     """Returns the groups of a file, and {name: (group, role)} of the operands.
 
-    given: (role, name) pairs of --name. Tensors other than operands and tensors with the role copy are loaded.
+    given: (role, name) pairs of --name. All tensors are loaded, except operands and tensors with the role copy.
     """
     roles = _find_roles(file, given)
     groups, operands, others = {}, {}, {}
@@ -69,12 +69,13 @@ def _find_roles(file, given):
             refuse("--name: no tensor of %s is called '%.64s'", file.path, wanted)
         for name in found:
             if roles.setdefault(name, role) != role:
-                refuse("--name: '%.64s' is said to be %s and %s", name, roles[name], role)
+                refuse("--name: '%.64s' has two roles, %s and %s", name, roles[name], role)
     for tensor in file.tensors:
         word = tensor.name.rpartition(".")[2]
         if tensor.name not in roles and word not in _KNOWN:
             text = (
-                "unknown name, the last word must be one of %s, or --name says what it is (--name copy=NAME: it is copied)"
+                "unknown name: the last word must be one of %s; otherwise give its role with --name (--name copy=NAME "
+                "copies it)"
             )
             refuse_tensor(file.path, tensor.name, text, ", ".join(ROLES[:-1]))
         roles.setdefault(tensor.name, _KNOWN.get(word))
@@ -87,7 +88,7 @@ def _prefix(name):
 
 
 def _scope(prefix):
-    """Returns the start that a group's prefix must have so that a tensor with this prefix belongs to the group."""
+    """Returns the scope of a tensor with this prefix: the start of the prefixes of all groups that it belongs to."""
     for module in _ANGLE_MODULES:
         if prefix == module or prefix.endswith("." + module):
             return prefix[: -len(module)]
@@ -103,7 +104,7 @@ def _scopes_around(prefix):
 def _add(file, group, role, tensor):
     if role in group:
         first = shorten((group.first() if group.operands() else tensor).name)
-        refuse_tensor(file.path, tensor.name, "and '%s' may both be meant for '%s'", shorten(group[role].name), first)
+        refuse_tensor(file.path, tensor.name, "and '%s' may both belong to '%s'", shorten(group[role].name), first)
     group[role] = tensor
 
 
@@ -118,5 +119,7 @@ def _share(file, groups, others):
     for tensors in others.values():
         for _, tensor in tensors:
             if tensor.name not in used:
-                refuse_tensor(file.path, tensor.name, "goes with no q, k, x or v: none has a name that begins alike")
+                refuse_tensor(
+                    file.path, tensor.name, "belongs to no q, k, x or v: none has a name that begins with the same prefix"
+                )
             file.load(tensor)

@@ -12,19 +12,19 @@ LAYOUTS = ("sbhd", "bshd", "bhsd", "thd")
 ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}  # TROPE_ISA_... of include/trope/trope.h
 
 _DESCRIPTION = """\
-Rotates the tensors q, k and x of a safetensors file, copies all others, and writes those to OUT, or compares q, k, x and v
-with those of FILE, or both. Exit status: 0; 1 if an element is more than --ulp apart; 2, and no OUT, if anything is refused.
-What is neither said nor seen in the data is refused; what was understood goes to standard error. docs/command-line.md has
-the whole table.
+Rotates the tensors q, k and x of a safetensors file and copies all others. Writes the results to OUT, or compares q, k, x
+and v with FILE, or both. Exit status: 0; 1 if an element is more than --ulp apart; 2, without OUT, if anything is refused.
+A call that options and data do not determine is refused. How the tensors were read goes to standard error. For all rules,
+see docs/command-line.md.
 
   q, k, x, v          F64, F32, F16 or BF16, 4 dims in the order of --layout, 3 for thd. A name may have a prefix
-                      (model.layers.3.q): a call for each prefix
+                      (model.layers.3.q); each prefix is one call
   freqs               or cos and sin, freqs_cis (complex), cos_sin_cache: rows and columns, with batch or axes in front; see
-                      --table-layout. inv_freq: [rotary_dim / 2]. None of them: --rope-theta and --scaling
+                      --table-layout. inv_freq: [rotary_dim / 2]. Without any of them: --rope-theta and --scaling
   cu_seqlens          and cu_seqlens_padded: [sequences + 1]. start_positions: [sequences], or [batch]
   position_ids        [tokens], [batch, tokens] or [axes, batch, tokens]
 
---rotary-dim is what inv_freq or the columns of a table show; by --rope-theta it is all of the head from --rotary-offset on."""
+--rotary-dim is inferred from inv_freq or the columns of a table. With --rope-theta, it is all from --rotary-offset on."""
 
 # Names of the options in other programs and in config files.
 _OTHER_NAMES = {
@@ -56,7 +56,7 @@ def _whole(low, high):
 
 
 def read_number(text):
-    """Returns a finite number, or None if the text is none."""
+    """Returns a finite number, or None if the text is not one."""
     is_number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII)
     return float(text) if is_number and math.isfinite(float(text)) else None
 
@@ -109,40 +109,44 @@ def _name(text):
 FLAG = None
 OPTIONS = [
     ("output", _text, "the file to write, or - for standard output"),
-    ("expect", _text, "another's result to compare with"),
-    ("ulp", _whole(0, INT64), "how far apart elements may be, default 0"),
-    ("config", _text, "a Hugging Face config.json, whose keys are options"),
-    ("layer-type", _text, "of the layers in the file, where --config has several"),
-    ("quiet", FLAG, "do not say what was understood"),
+    ("expect", _text, "a file with results to compare with"),
+    ("ulp", _whole(0, INT64), "largest distance of equal elements in ulp, default 0"),
+    ("config", _text, "a Hugging Face config.json, whose keys set options"),
+    ("layer-type", _text, "type of the layers in the file, if --config has several"),
+    ("quiet", FLAG, "do not print how the tensors were read"),
     ("backward", FLAG, "q, k, x and v are gradients of the outputs"),
     ("in-place", FLAG, "let the call overwrite its input"),
-    ("name", _name, "ROLE=NAME: what a tensor is. May be given several times; copy=NAME is a tensor that is only copied"),
-    ("head-dim", _whole(1, INT32), "elements of a head, where a last dim holds all heads"),
-    ("columns", _choice("pair", "half", "interleaved"), "of a table: one a pair, or one an element, paired so"),
+    ("name", _name, "ROLE=NAME: the role of a tensor; copy=NAME only copies it. May be given several times"),
+    ("head-dim", _whole(1, INT32), "elements of a head, if the last dim holds all heads"),
+    (
+        "columns",
+        _choice("pair", "half", "interleaved"),
+        "columns of a table: one for each pair, or one for each element in the order of a pairing",
+    ),
     ("table-layout", _choice("sd", "bsd", "sbd", "asd", "absd"), "dims of a table: a axes, b batch, s rows, d columns"),
-    ("table-rows", _choice("positions", "tokens"), "whose the rows of a table are"),
-    ("layout", _choice(*LAYOUTS), "dimensions, outermost first"),
-    ("pairing", _choice(*PAIRINGS), "pairs of the forward call's input"),
-    ("pairing-out", _choice(*PAIRINGS), "pairs of its output, default as the input's"),
-    ("rotary-dim", _whole(0, INT32), "elements of a head to rotate"),
-    ("partial-rotary-factor", _nonzero, "the same as a share of the head"),
-    ("rotary-offset", _whole(-INT32, INT32), "the first of them; -64: 64 before the end of the head"),
-    ("windows", _whole(1, MAX_AXES), "equal parts of the rotated elements, each paired within itself"),
-    ("inverse", FLAG, "turn the other way"),
+    ("table-rows", _choice("positions", "tokens"), "what the rows of a table belong to"),
+    ("layout", _choice(*LAYOUTS), "order of the dimensions, outermost first"),
+    ("pairing", _choice(*PAIRINGS), "pairing of the forward call's input"),
+    ("pairing-out", _choice(*PAIRINGS), "pairing of its output, default that of the input"),
+    ("rotary-dim", _whole(0, INT32), "number of elements of a head that rotate"),
+    ("partial-rotary-factor", _nonzero, "the same, as a fraction of head_dim"),
+    ("rotary-offset", _whole(-INT32, INT32), "first element that rotates; negative values count from the end of the head"),
+    ("windows", _whole(1, MAX_AXES), "number of equal parts of the rotated elements; each pair lies in one part"),
+    ("inverse", FLAG, "rotate by the negative angles"),
     ("rounding", _choice("once", "native", "native-f32"), "default once"),
-    ("mscale", _nonzero, "factor of cos and sin, default the rule's, or 1"),
+    ("mscale", _nonzero, "factor of cos and sin, default: that of the --scaling rule, or 1"),
     ("rope-theta", _nonzero, "base of the frequencies"),
-    ("seq-len", _whole(1, INT64), "tokens of the sequence now, for --scaling dynamic and longrope"),
-    ("scaling", _text, "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."),
+    ("seq-len", _whole(1, INT64), "current sequence length, for --scaling dynamic and longrope"),
+    ("scaling", _text, "RULE:key=value,... with the keys of a config.json: llama3:factor=8,..."),
     ("axis-map", _choice(*AXIS_ORDERS), "which position axis drives each pair"),
     ("axis-sections", _sections, "pairs of each axis, A,B,C or A,B,C,D"),
-    ("out-of-range", _choice(*WORDS["out_of_range"]), "positions outside the angle rows (default: refused)"),
-    ("padding", _choice(*WORDS["padding"]), "what tokens of no sequence become"),
-    ("packed-positions", FLAG, "positions count from cu_seqlens"),
-    ("cp-size", _whole(1, INT32), "context parallel ranks"),
-    ("cp-rank", _whole(0, INT32), "the rank that the tensors are of"),
-    ("cp-layout", _choice(*WORDS["cp_layout"]), "how ranks share a sequence"),
-    ("device", _choice("auto", "cpu", "cuda"), "where to run, default cpu; auto: cuda where PyTorch has a device"),
+    ("out-of-range", _choice(*WORDS["out_of_range"]), "what to do with positions outside the table (default: refuse)"),
+    ("padding", _choice(*WORDS["padding"]), "what is written for tokens that are in no sequence"),
+    ("packed-positions", FLAG, "positions count through the whole packed stream"),
+    ("cp-size", _whole(1, INT32), "number of context parallel ranks"),
+    ("cp-rank", _whole(0, INT32), "context parallel rank that has these tensors"),
+    ("cp-layout", _choice(*WORDS["cp_layout"]), "how the tokens of a sequence are split over ranks"),
+    ("device", _choice("auto", "cpu", "cuda"), "device of the calls, default cpu; auto: cuda if PyTorch has a device"),
     ("threads", _whole(0, 4096), "CPU threads, 0 = all"),
     ("isa", _choice(*ISAS), "CPU instruction set"),
 ]
@@ -168,7 +172,7 @@ def make_parser():
         add_help=False,
     )  # fmt: skip
     parser.add_argument("inputs", nargs="*", metavar="IN.safetensors", help="the file to read")
-    parser.add_argument("-h", "--help", action="store_true", help="print this")
+    parser.add_argument("-h", "--help", action="store_true", help="print this help")
     for name, kind, text in OPTIONS:
         names = ["-o", "--output"] if name == "output" else ["--" + name]
         if kind is FLAG:
@@ -192,7 +196,7 @@ def _check_word(word):
     if ours in _KINDS:
         refuse("'%.64s' is spelled --%s", word, ours)
     if word.startswith("--") and ours in _OTHER_NAMES:
-        refuse("'%.64s' is %s here; --help lists the options", word, _OTHER_NAMES[ours])
+        refuse("'%.64s' is not an option; its name in trope is %s; --help lists the options", word, _OTHER_NAMES[ours])
     longer = [option for option in _KINDS if word.startswith("--") and name and option.startswith(name)]
     if len(longer) == 1:
         refuse("'%.64s' must be written out: --%s", word, longer[0])
@@ -236,12 +240,12 @@ def check_options(options):
     if options.ulp is not None and options.expect is None:
         refuse("--ulp: has no effect without --expect")
     if options.output == "-" and options.expect is not None:
-        refuse("-o -: standard output is for the comparison of --expect")
+        refuse("-o -: standard output already receives the comparison of --expect")
     if options.layer_type is not None and options.config is None:
         refuse("--layer-type: has no effect without --config")
     partial = options.partial_rotary_factor
     if partial is not None and options.rotary_dim is not None:
-        refuse("--partial-rotary-factor: --rotary-dim says the same in another way")
+        refuse("--partial-rotary-factor: contradicts --rotary-dim; give one of the two")
     if partial is not None and not 0 < partial <= 1:
         refuse("--partial-rotary-factor: %g must be over 0 and at most 1", partial)
     ranks = [name for name in ("cp_size", "cp_rank", "cp_layout") if getattr(options, name) is None]

@@ -16,13 +16,14 @@ import threading
 from .refused import refuse, refuse_file
 
 MOST_LINKS = 40
-# Signals that cannot be handled, and signals whose Python handler would never run, because their instruction is repeated.
+# Signals that cannot be handled, and signals of a faulting instruction. The processor repeats that instruction before
+# Python could run a handler.
 _UNHANDLED = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"}
 _HARMLESS = {"SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD", "SIGURG", "SIGWINCH"}
 
 
 class Output:
-    """A file to write; "-" is standard output. As a context manager, it removes what has not been committed at its end."""
+    """A file to write; "-" is standard output. The end of a `with` block removes a file that has not been committed."""
 
     def __init__(self, path):
         self.path, self.temporary, self.descriptor, self.handled = path, None, -1, {}
@@ -33,7 +34,7 @@ class Output:
             return
         self.target, there = self._find_target()
         try:
-            with self._refusing("cannot write beside it"):
+            with self._refusing("cannot create a temporary file beside it"):
                 self._open()
             with self._refusing("its mode and owner cannot be kept"):
                 self._take_attributes(there)
@@ -104,7 +105,7 @@ class Output:
 
     @contextlib.contextmanager
     def _new_name(self):
-        """Yields a new name next to the target. The caller makes the file. Signals remove it from its first moment on."""
+        """Yields a new name next to the target, for a file that the caller makes. Signals already remove that file."""
         self.temporary = "%s.%s" % (self.target, secrets.token_hex(4))
         self._handle_signals()
         try:

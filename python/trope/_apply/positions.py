@@ -31,7 +31,7 @@ def _tokens_of_stream(call):
 
 
 def _check_boundaries(call, tensor):
-    """Checks that boundaries begin with 0. Lengths, a common mistake, usually do not."""
+    """Checks that boundaries begin with 0. Lengths, which are a common mistake, usually begin with another number."""
     first = int(tensor.data[0])
     if first:
         are_lengths = int(tensor.data.sum(dtype=np.float64)) == _tokens_of_stream(call)
@@ -40,27 +40,27 @@ def _check_boundaries(call, tensor):
 
 
 def _read_cu_seqlens(call):
-    options, real, padded = call.options, call.group.get("cu_seqlens"), call.group.get("cu_seqlens_padded")
-    if real is None:
+    options, unpadded, padded = call.options, call.group.get("cu_seqlens"), call.group.get("cu_seqlens_padded")
+    if unpadded is None:
         if padded is not None:
-            refuse_shaped(call, padded, "needs 'cu_seqlens' beside it")
+            refuse_shaped(call, padded, "needs 'cu_seqlens' too")
         for option, value in (("--packed-positions", options.packed_positions), ("--padding", options.padding)):
             if value:
                 refuse("%s: has no effect without a tensor cu_seqlens", option)
         return
-    _check_index(call, real)
-    if len(real.shape) != 1 or not real.elements:
-        refuse_shaped(call, real, "must be [sequences + 1]")
-    if padded is not None and (padded.dtype, padded.shape) != (real.dtype, real.shape):
+    _check_index(call, unpadded)
+    if len(unpadded.shape) != 1 or not unpadded.elements:
+        refuse_shaped(call, unpadded, "must be [sequences + 1]")
+    if padded is not None and (padded.dtype, padded.shape) != (unpadded.dtype, unpadded.shape):
         refuse_shaped(call, padded, "must have the dtype and shape of 'cu_seqlens'")
-    for tensor in (real,) if padded is None else (real, padded):
+    for tensor in (unpadded,) if padded is None else (unpadded, padded):
         _check_boundaries(call, tensor)
-    end, stream = int(real.data[-1]), _tokens_of_stream(call)
+    end, stream = int(unpadded.data[-1]), _tokens_of_stream(call)
     if padded is None and end < stream and not options.padding:
-        text = "ends at %d, before the last of %d tokens: --padding says what tokens of no sequence become"
-        refuse_shaped(call, real, text, end, stream)
-    call.sequences = real.elements - 1
-    call.given["cu_seqlens"] = real.data
+        text = "ends at %d, before the last of %d tokens: give --padding for the tokens that are in no sequence"
+        refuse_shaped(call, unpadded, text, end, stream)
+    call.sequences = unpadded.elements - 1
+    call.given["cu_seqlens"] = unpadded.data
     if padded is not None:
         call.given["cu_seqlens_padded"] = padded.data
 
@@ -98,7 +98,7 @@ def _read_position_ids(call):
         data, axes = data[:1], 1  # the axes are equal, as for plain text
     if axes > 1 and not call.has_axis_map() and options.windows != axes:
         text = (
-            "has %d axes that differ: --axis-map and --axis-sections say which pairs each of them drives, or --windows %d"
+            "has %d axes that differ: give --axis-map and --axis-sections, which assign the axes to pairs, or --windows %d"
         )
         refuse_shaped(call, ids, text, axes, axes)
     call.position_axes = axes
@@ -153,7 +153,7 @@ def _find_positions(call):
     call.counts_tokens = axes == 1 and bool((rotated[0] == index).all())
 
 
-# The tensors that a word in a message of the library refers to. The first one that is present is named.
+# Words in messages of the library, each with the tensor that it refers to. Refusals name the first tensor that is present.
 _BLAMED = (
     ("cu_seqlens_padded", "cu_seqlens_padded"),
     ("cu_seqlens", "cu_seqlens"),
@@ -165,7 +165,7 @@ _BLAMED = (
 
 
 def refuse_error(call, error, tensor=None):
-    """Raises a refusal of an error of the library. It names a tensor of indices if the message does, otherwise `tensor`."""
+    """Raises Refused for an error of the library. It names the tensor of indices that the message is about, or `tensor`."""
     found = [call.group[role] for word, role in _BLAMED if word in str(error) and role in call.group]
     text = option_words(str(error.renamed({"tensors[0]": "the tensor"})))
     for blamed in [*found, *([] if tensor is None else [tensor])]:

@@ -27,7 +27,7 @@ def shorten(name):
 
 
 def clean(text, keep=False):
-    """Removes characters that would end or disturb a line. `keep`: keeps those beyond ASCII, which a path may have."""
+    """Removes characters that would end or disturb a line. With keep, characters beyond ASCII stay, for paths."""
     return re.sub(r"[\x00-\x1f\x7f]" if keep else r"[^\x20-\x7e]", "?", text)
 
 

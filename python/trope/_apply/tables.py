@@ -67,7 +67,7 @@ class Table:
         return found
 
     def fits(self, batch, tokens):
-        """Whether the table can have this batch and number of tokens, as far as this is known before the positions are."""
+        """Whether the table can have this batch and number of tokens, as far as is known before positions are read."""
         group = self.call.group
         is_by_index = not any(role in group for role in ("position_ids", "start_positions", "cu_seqlens"))
         rows = tokens if is_by_index and self.call.options.out_of_range is None else 1
@@ -87,34 +87,36 @@ class Table:
         if not found:
             by_axis = self._readings(call.batch, 1, True)
             if by_axis:
-                text = "may be %s, a table an axis: --axis-map says which pairs an axis drives"
+                text = "may be %s, with a table for each axis: give --axis-map, the axis of each pair"
                 self.refuse(text, " or ".join(by_axis.values()))
-            said = ", with --table-layout " + options.table_layout if options.table_layout else ""
-            text = "must be rows and columns, the same for all of the batch or for each entry (%d), and have dims of 1 otherwise%s"
-            self.refuse(text, call.batch, said)
+            specified = ", with --table-layout " + options.table_layout if options.table_layout else ""
+            text = (
+                "must have rows and columns, for the whole batch or for each of its %d entries, and otherwise dims of 1%s"
+            )
+            self.refuse(text, call.batch, specified)
         if len(found) > 1:
-            text = "may be %s (s rows, b batch, a axes, d columns): --table-layout says which"
+            text = "may be %s (s rows, b batch, a axes, d columns): give --table-layout"
             self.refuse(text, " or ".join(found.values()))
         self.reading = next(iter(found))
 
     def _choose_rows(self):
-        """Decides which row a token uses: its position's row, or its own, as in tables that a model made for its tokens."""
-        call, said, rows = self.call, self.call.options.table_rows, self.reading.rows
-        if said == "tokens" and rows != call.tokens:
+        """Decides if a token has the row of its position or of its index, as in tables that a model made for its tokens."""
+        call, specified, rows = self.call, self.call.options.table_rows, self.reading.rows
+        if specified == "tokens" and rows != call.tokens:
             self.refuse("must have as many rows as there are tokens (%d), with --table-rows tokens", call.tokens)
-        if not said and rows == call.tokens and not call.counts_tokens:
+        if not specified and rows == call.tokens and not call.counts_tokens:
             text = (
-                "has a row for each token, and positions (%d to %d) that are not 0, 1, 2, ...: --table-rows positions or "
-                "tokens says which row a token has"
+                "has a row for each token, but the positions (%d to %d) are not 0, 1, 2, ...: give --table-rows positions "
+                "or tokens, which tells the row of a token"
             )
             self.refuse(text, call.first_position, call.last_position)
-        self.by_token = said == "tokens"
+        self.by_token = specified == "tokens"
         is_outside = call.first_position < 0 or call.last_position >= rows
         if self.by_token and call.options.out_of_range is not None:
             refuse("--out-of-range: has no effect with --table-rows tokens")
         if not self.by_token and call.options.out_of_range is None and is_outside:
             blamed = call.group.get("position_ids") or call.group.get("start_positions") or self.tensor
-            text = "positions %d to %d are not in the rows of '%s', 0 to %d; --out-of-range says what becomes of them"
+            text = "positions %d to %d are not in the rows of '%s', 0 to %d; --out-of-range allows them"
             name = shorten(self.tensor.name)
             refuse_shaped(call, blamed, text, call.first_position, call.last_position, name, rows - 1)
 
@@ -159,7 +161,7 @@ class Table:
         if not 1 <= columns <= MAX_ROTARY_DIM:
             self.refuse("must have from 1 to %d columns", MAX_ROTARY_DIM)
         if not self.tensor.elements:
-            self.refuse("is empty, and the tensors beside it are not")
+            self.refuse("is empty, but the other tensors are not")
         self.columns = columns
         for tensor in (self.tensor,) if self.sine is None else (self.tensor, self.sine):
             self._check_finite(tensor)
@@ -197,7 +199,7 @@ class Table:
     def _check_factor(self):
         """Checks that cos^2 + sin^2 is 1, or the square of an attention factor, in every entry.
 
-        The entries show how they were rounded, because a file may hold bf16 numbers as F32.
+        The bits of the entries, not the dtype, show how they were rounded, because a file may hold bf16 numbers as F32.
         """
         least, most, digits = np.inf, 0.0, 0
         for block in self._blocks():
@@ -207,12 +209,13 @@ class Table:
             for values in (cos, sin):
                 digits |= int(np.bitwise_or.reduce(values.view(np.uint64), axis=None)) & (2**52 - 1)
         bits = 53 - ((digits & -digits).bit_length() - 1) if digits else 1
-        # Two roundings of each are up to 8 units. The sine and cosine of a GPU add a few more in F32.
+        # Two roundings of cos and of sin spread the sums by up to 8 units of 2^-bits. In F32, a GPU's sine and cosine add a
+        # few more.
         rounding = 12 * 2.0 ** -min(max(bits, 8), 24) + 2.0**-18
         if not (least > 0 and np.isfinite(most) and most - least <= rounding * most):
             text = (
-                "is no table of cosines and sines: cos^2 + sin^2 is %g in one place and %g in another, and must be 1 "
-                "everywhere, or the square of an attention factor"
+                "is not a table of cosines and sines: cos^2 + sin^2 is %g in one place and %g in another, but it must be "
+                "1 everywhere, or the square of an attention factor"
             )
             self.refuse(text, least, most)
 
@@ -245,13 +248,13 @@ class Table:
     def _refuse_origin(self, row):
         needed = "angles of 0" if self.is_angle else "sin 0 and a positive cos"
         why = (
-            "rows may begin at another one"
+            "the rows may begin at another position"
             if self.is_angle
-            else "cos and sin may be exchanged, or rows begin at another one"
+            else "cos and sin may be exchanged, or the rows may begin at another position"
         )
         is_of_tokens = not self.by_token and self.reading.rows == self.call.tokens
-        more = ", or be those of tokens, as --table-rows tokens says" if is_of_tokens else ""
-        self.refuse("must have %s in row %d, that of position 0: %s%s", needed, row, why, more)
+        more = ", or belong to tokens (--table-rows tokens)" if is_of_tokens else ""
+        self.refuse("must have %s in row %d, which belongs to position 0: %s%s", needed, row, why, more)
 
     # -- Columns --
 

@@ -4,18 +4,19 @@ same names.
     from trope.flash_attn import RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_qkv_
 
 Shapes, arguments and numbers are the same: tables of half width, fp32 arithmetic, one rounding at the store. Last bits may
-differ, because another product of a sum may be fused. Strides may be any, tables may be float32, float16 or bfloat16 for
-tensors of any dtype, tensors may be on the CPU, and head_dim may be over 256. Differences from the originals:
+differ, because trope and the originals may fuse different products of a sum. trope accepts any strides, tables of float32,
+float16 or bfloat16 for tensors of any dtype, tensors on the CPU, and a head_dim over 256. Differences from the originals:
 
 - A POSITION BEYOND THE TABLE. The originals leave such tokens unrotated. Here the call is an error if the host can see it
   (seqlen, integer offsets, everything on the CPU). Otherwise the token becomes NaN (seqlen_offsets and cu_seqlens on a
   GPU).
 - A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end. The originals stop at max_seqlen. Tokens
   after the last sequence stay in place or are copied. The originals leave these tokens of a new result uninitialised.
-- In place under autograd: the function returns the given tensor, and autograd knows that it is rotated, so that it can be
-  used further by either name. For leaves, their views, and results of unbind, split or chunk, use only the returned tensor:
-  autograd does not let these tensors change, so they are changed without autograd, as in the originals. For a view of a
-  larger tensor (a reshaped projection), autograd copies the gradient. headdim= or inplace=False avoids these copies.
+- In place under autograd: the function returns the given tensor, and autograd records that it is rotated. Both the argument
+  and the result can be used afterwards. For leaves, their views, and results of unbind, split or chunk, use only the
+  returned tensor. Autograd does not let these tensors change, so they are changed without autograd, as in the originals.
+  For a view of a larger tensor (a reshaped projection), autograd copies the gradient. headdim= or inplace=False avoids
+  these copies.
 - In place under torch.compile: a leaf that requires a gradient is rotated in its own memory, and Inductor returns that
   memory, as with the originals. PyTorch's Inductor (2.11) may reuse this memory in the backward if the compiled region does
   not return the rotated tensor itself. In this case, read the values of a leaf before the backward. PyTorch refuses results
@@ -133,7 +134,7 @@ def rotate_half(x, interleaved=False):
         (-x2, x1) of the pairs (x1, x2), like x. The rotation is x * cos + rotate_half(x) * sin.
     """
     if not x.dim() or x.shape[-1] % 2:
-        raise Error("x has shape %s, whose last must be even" % list(x.shape), "x")
+        raise Error("x has shape %s, whose last dimension must be even" % list(x.shape), "x")
     if interleaved:
         return _torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
     x1, x2 = x.chunk(2, -1)
@@ -154,10 +155,10 @@ def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
     check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
     batch, seqlen = x.shape[:2]
     if cos.dim() not in (2, 3) or cos.shape[-2] != seqlen or (cos.dim() == 3 and cos.shape[0] not in (1, batch)):
-        message = "cos has shape %s, and must be (%d, pairs), with a batch of 1 or %d before it or not"
+        message = "cos has shape %s, and must be (%d, pairs), optionally with a batch dimension of 1 or %d before it"
         raise Error(message % (list(cos.shape), seqlen, batch), "cos")
     if cos.dtype != x.dtype:
-        raise Error("cos has dtype %s, and x %s: use apply_rotary_emb" % (cos.dtype, x.dtype), "cos")
+        raise Error("cos has dtype %s, but x has %s: use apply_rotary_emb" % (cos.dtype, x.dtype), "cos")
     cos, sin = check_table(cos, sin, x, "x", x.shape[-1])
     pairing = "interleaved" if interleaved else "half"
     options = dict(layout="bshd", pairing=pairing, angle_columns="pair", rounding="native", rotary_dim=2 * cos.shape[-1])
@@ -170,7 +171,8 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
     if headdim is not None:
         if not shape or shape[-1] % headdim or not shape[-1]:
             raise Error(
-                "headdim is %d, and qkv has shape %s, whose last must be a multiple of it" % (headdim, shape), "headdim"
+                "headdim is %d, but qkv has shape %s, whose last dimension must be a multiple of it" % (headdim, shape),
+                "headdim",
             )
         shape[-1:] = [shape[-1] // headdim, headdim]
     by_heads = num_heads_q is not None and len(shape) != 5
@@ -182,7 +184,7 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
         raise Error("qkv has shape %s%s%s: %s" % (
             list(qkv.shape), ", with cu_seqlens" if packed else "", "" if by_heads else ", without num_heads_q",
             "(batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with"
-            " num_heads_q; with cu_seqlens one total_seqlen for batch and seqlen"), "qkv")  # fmt: skip
+            " num_heads_q; with cu_seqlens, total_seqlen instead of batch and seqlen"), "qkv")  # fmt: skip
     parts = Parts(dim, rotated=2, head_dim=headdim or 0, merged=merged)
     if not by_heads:
         if shape[dim] != 3:
@@ -199,7 +201,8 @@ def _table_of_k(value, name):
     """Checks cos_k."""
     if isinstance(value, bool):
         raise Error(
-            "%s is %r: in quack interleaved has its place: pass it and what follows by keyword" % (name, value), name
+            "%s is %r: quack has interleaved in this place: pass it and all later arguments by keyword" % (name, value),
+            name,
         )
     if value is not None:
         floats(value, name)

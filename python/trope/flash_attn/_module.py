@@ -26,7 +26,7 @@ def _device(value, name):
         torch.empty(0, device=value)
     except Exception as error:
         reason = str(error).partition("\n")[0]
-        raise Error("%s %s is none that PyTorch has here: %s" % (name, shown(value), reason), name) from None
+        raise Error("%s %s is not available in PyTorch here: %s" % (name, shown(value), reason), name) from None
 
 
 _POSITIONS_MOST = 2**24  # float32 represents all integers up to this one
@@ -40,8 +40,8 @@ class RotaryEmbedding(torch.nn.Module):
         base: float
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
         scale_base: None, or a number over 0 for XPos. Pair i of q at position p is multiplied by s_i ** ((p - c) /
-            scale_base), and pair i of k is divided by it, with s_i = (2 i + 0.4 dim) / (1.4 dim) and c half the positions
-            of the tables (Sun et al., A Length-Extrapolatable Transformer, 2022, arXiv:2212.10554; its authors use 512).
+            scale_base), and pair i of k is divided by it. s_i is (2 i + 0.4 dim) / (1.4 dim), and c is half the number
+            of positions of the tables. (Sun et al., A Length-Extrapolatable Transformer, 2022, arXiv:2212.10554, use 512.)
             Tables of another length have another c: with cached keys, pass the same max_seqlen in all calls.
         device: the device of the frequencies
         pos_idx_in_fp32: True computes the tables in fp32, even if the module is cast. False multiplies positions and
@@ -119,7 +119,10 @@ class RotaryEmbedding(torch.nn.Module):
         """Returns XPos' factors (seqlen, dim / 2) at each position. q is multiplied by them, and k is divided by them."""
         largest = (3.5 ** (((seqlen + 1) // 2) / self.scale_base)) if seqlen < 512 * self.scale_base else float("inf")
         if largest > torch.finfo(dtype).max:
-            message = "scale_base is %s: with %d positions XPos scales by up to 3.5 ** (%d / scale_base), which %s has not"
+            message = (
+                "scale_base is %s: with %d positions, XPos scales by up to 3.5 ** (%d / scale_base), which is too large "
+                "for %s"
+            )
             raise Error(message % (self.scale_base, seqlen, (seqlen + 1) // 2, dtype), "scale_base")
         scale = self.scale
         if self.pos_idx_in_fp32 and scale.dtype != torch.float32:
@@ -185,14 +188,14 @@ class RotaryEmbedding(torch.nn.Module):
         if kv is not None:
             check_rank(kv, 5, "kv", "(batch, seqlen, 2, nheads, headdim)")
             if kv.device != qkv.device:
-                raise Error("kv is on %s, and qkv on %s" % (kv.device, qkv.device), "kv")
+                raise Error("kv is on %s, but qkv is on %s" % (kv.device, qkv.device), "kv")
             if (kv.dtype == torch.float64) != (qkv.dtype == torch.float64):
-                raise Error("kv has dtype %s, and qkv %s: cast one of them" % (kv.dtype, qkv.dtype), "kv")
+                raise Error("kv has dtype %s, but qkv has %s: cast one of them" % (kv.dtype, qkv.dtype), "kv")
             if num_heads_q is not None and qkv.shape[2] != num_heads_q:
                 raise Error("num_heads_q is %d, and qkv has %d heads" % (num_heads_q, qkv.shape[2]), "num_heads_q")
         for x, name in ((qkv, "qkv"), (kv, "kv")):
             if x is not None and x.shape[-1] < self.dim:
-                raise Error("%s has headdim %d, and the module turns %d elements" % (name, x.shape[-1], self.dim), name)
+                raise Error("%s has headdim %d, but the module rotates %d elements" % (name, x.shape[-1], self.dim), name)
         return qkv.shape[1] if kv is None else max(qkv.shape[1], kv.shape[1])
 
     def _make_tables(self, qkv, seqlen, seqlen_offset, max_seqlen):
@@ -200,15 +203,15 @@ class RotaryEmbedding(torch.nn.Module):
         if isinstance(seqlen_offset, torch.Tensor):
             end, rows = seqlen, self._seq_len_cached if max_seqlen is None else max_seqlen
             if max_seqlen is None and rows < max(end, 1):
-                message = "max_seqlen is missing: seqlen_offset is a tensor, and there are tables of %d positions yet"
+                message = "max_seqlen is missing: seqlen_offset is a tensor, and the tables have only %d positions so far"
                 raise Error(message % rows, "max_seqlen")
         else:
             end = seqlen + (seqlen_offset or 0)
             rows = end if max_seqlen is None else max_seqlen
             if end > _POSITIONS_MOST:
-                message = "seqlen_offset is %d, and with %d tokens positions exceed %d, which float32 has not exactly"
+                message = "seqlen_offset is %d: with %d tokens, positions exceed %d, beyond which float32 is not exact"
                 raise Error(message % (seqlen_offset or 0, seqlen, _POSITIONS_MOST), "seqlen_offset")
         if rows < end:
-            message = "max_seqlen is %d, and the tokens of the call have positions up to %d"
+            message = "max_seqlen is %d, but the tokens of the call have positions up to %d"
             raise Error(message % (rows, end - 1), "max_seqlen")
         self._update_cos_sin_cache(rows, device=qkv.device, dtype=qkv.dtype)

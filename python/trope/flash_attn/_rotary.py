@@ -1,5 +1,5 @@
 """Rotates tensors that lie in one tensor, to a new tensor or in place, with autograd, dispatch modes and torch.compile. The
-functions and the module of trope.flash_attn are made of this."""
+functions and the module of trope.flash_attn use this file."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ def check_table(cos, sin, x, x_name, head_dim, suffix=""):
     name, other = "cos" + suffix, "sin" + suffix
     if not 1 <= cos.shape[-1] <= head_dim // 2:
         words = name, cos.shape[-1], head_dim
-        raise Error("%s has %d columns, one for each pair, and headdim is %d" % words, name)
+        raise Error("%s has %d columns, one for each pair, but headdim is %d" % words, name)
     check_tables(cos, sin, x, (name, other), x_name)
     for table, word in ((cos, name), (sin, other)):
         refuse_gradient(table, word)
@@ -49,7 +49,9 @@ def _check_offsets(offsets, sequences, device):
     if offsets.shape[0] != sequences:
         raise Error("seqlen_offsets has shape %s for %d sequences" % (list(offsets.shape), sequences), "seqlen_offsets")
     if offsets.device != device:
-        raise Error("seqlen_offsets is on %s, and what it shifts on %s" % (offsets.device, device), "seqlen_offsets")
+        raise Error(
+            "seqlen_offsets is on %s, but the tensors that it shifts are on %s" % (offsets.device, device), "seqlen_offsets"
+        )
     return 0, offsets.contiguous()
 
 
@@ -106,12 +108,12 @@ def make_call(x, name, shape, cos, sin, cos_k, sin_k, interleaved, conjugate, of
 
 
 class Parts(NamedTuple):
-    """The tensors in one tensor: `count` entries of a dimension, or `heads` of each. With neither, the tensor itself."""
+    """How a tensor holds several: as `count` entries of dimension `dim`, or as ranges of `heads`. By default, it is one."""
 
     dim: int = None
     count: int = 0
     heads: tuple = ()
-    rotated: int = 1  # this many first tensors are rotated, and the others only copied
+    rotated: int = 1  # the number of tensors, from the first on, that are rotated; the others are copied
     head_dim: int = 0  # not 0 if the last dimension is heads * head_dim
     merged: bool = False  # True if x is (batch, seqlen, ...) and is read as one stream of tokens
 
@@ -121,7 +123,7 @@ class Parts(NamedTuple):
             x = x.unflatten(-1, (-1, self.head_dim))
         if self.merged:
             if name and x.shape[0] > 1 and x.stride(0) != x.shape[1] * x.stride(1):
-                raise Error("%s lies in memory so that batch and seqlen are no one dimension" % name, name)
+                raise Error("%s has strides that do not allow batch and seqlen to be one dimension" % name, name)
             x = x.flatten(0, 1)
         if self.count:
             return [x.select(self.dim, i) for i in range(self.count)]
@@ -129,7 +131,7 @@ class Parts(NamedTuple):
         return [x.narrow(self.dim, start, n) for start, n in zip(starts, self.heads)] or [x]
 
     def new_like(self, x):
-        """Returns a new tensor with the order of dimensions in memory that x has, if split() has views of that."""
+        """Returns a new tensor with x's order of dimensions in memory. If merged, it is contiguous, as split() requires."""
         return torch.empty_like(x, memory_format=torch.contiguous_format if self.merged else torch.preserve_format)
 
 
@@ -156,7 +158,7 @@ def _rotate_tensors(function, parts, call, source, out=None):
 
 def _present(call):
     """Returns (the options and which tensors are present, those tensors). Each argument of a Function costs time, and
-    mostly two tensors are present."""
+    most calls have two tensors."""
     return (call.options, [t is not None for t in call[1:]]), [t for t in call[1:] if t is not None]
 
 
@@ -167,7 +169,7 @@ def _restore(form, tensors):
 
 
 class _Rotate(torch.autograd.Function):
-    """M x or M' x of the tensors in one tensor, in a new one: apply(transposed, parts, form, x, *tensors of the call)."""
+    """M x, or M' x, of the tensors in x, as a new tensor: apply(transposed, parts, form, x, *tensors of the call)."""
 
     @staticmethod
     def forward(ctx, transposed, parts, form, x, *tensors):
@@ -187,7 +189,8 @@ class _Rotate(torch.autograd.Function):
 
 class _Rotated(torch.autograd.Function):
     """Tells autograd that tensors in one tensor are rotated in place: apply(dirty, parts, form, x, *tensors of the call).
-    It does not touch data. If not dirty, the result is another tensor of the same data, no view, and x keeps its history.
+    It does not touch data. dirty: the result is x itself. Otherwise the result is a new tensor of the same data and no view
+    of x, and x keeps its history.
 
     x is the first tensor, because if x is a view, autograd takes the first gradient as the gradient of its base.
     """
@@ -226,7 +229,7 @@ def _rotate_parts_(transposed, x, *rest):
     parts = Parts(*rest[:fields])
     call = _Call(dict(zip(_OPTIONS, rest[fields:first_tensor])), *rest[first_tensor:])
     if x.requires_grad and torch.is_grad_enabled():
-        raise Error("x requires a gradient, and trope::rotate_parts_ is outside of autograd: use trope.flash_attn", "x")
+        raise Error("x requires a gradient, but trope::rotate_parts_ is outside of autograd: use trope.flash_attn", "x")
     with torch.no_grad():
         function = _rotations.rotate_backward_ if transposed else _rotations.rotate_
         _rotate_tensors(function, parts, call, parts.split(x))
@@ -249,7 +252,7 @@ def _write_parts(transposed, parts, call, x):
 
 
 class _RotatedLeaf(torch.autograd.Function):
-    """x, whose data is rotated already, with the history of a rotation: apply(parts, form, x, *tensors of the call)."""
+    """Gives x, whose data has been rotated, the history of a rotation: apply(parts, form, x, *tensors of the call)."""
 
     @staticmethod
     def forward(ctx, parts, form, x, *tensors):
@@ -284,13 +287,13 @@ def _tell_autograd(parts, call, x):
     form, tensors = _present(call)
     if _rotations._may_be_marked(x):
         return _Rotated.apply(True, parts, form, x, *tensors)
-    if not x._is_view():  # otherwise the other results of the same unbind could not be used any more
+    if not x._is_view():  # a counted write to a result of unbind would make the others unusable
         _rotations._count_write(x)
     return _Rotated.apply(False, parts, form, x, *tensors)
 
 
 def rotate_in_place(name, parts, call, x):
-    """Rotates x and returns it, or, for tensors that autograd does not let change, another tensor of its data."""
+    """Rotates x and returns it. If autograd does not let x change, it returns another tensor of the same data."""
     if not _rotations._is_eager((x,)):
         parts.split(x, name)
         if x.requires_grad and torch.is_grad_enabled():

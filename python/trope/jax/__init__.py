@@ -3,14 +3,14 @@
     q, k = trope.jax.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
 
 It needs jax 0.11 or later. The arrays among the options may be traced. Errors of shapes, dtypes and options are raised when
-a call is traced. Values of indices can only be checked when it runs: on the CPU, wrong values are an error of JAX's runtime;
-on CUDA they give NaN.
+a call is traced. Values of indices can only be checked when it runs. On the CPU, wrong values are an error of JAX's runtime.
+On CUDA, they give NaN.
 
 In jitted code a call writes its results to the memory of its tensors, if nothing else reads them. XLA copies the tensors
 first if something does, such as the caller of a jitted function that does not donate them.
 
-`norms` takes a trope.Norm for each tensor. The weights of the norms have gradients too. An `inv_freq` that is a jax array has
-a gradient: the call then reads a table that is made from it. Tables of cos and sin have none: pass freqs instead. Forward
+`norms` takes a trope.Norm for each tensor. The weights of the norms have gradients too. An `inv_freq` that is a jax array
+has a gradient: the call then reads a table that is made from it. Tables of cos and sin have none: pass freqs instead. Forward
 mode (jax.jvp, jax.jacfwd, jax.hessian) is not supported: use jax.grad and jax.jacrev.
 """
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy
 
-from .. import _abi, _plan
+from .. import _abi, _prepared
 from .._norms import NormArrays, rstd_shape
 from .._options import ARRAYS, NO_ARRAYS, Side
 from .._spec import result_shape
@@ -154,7 +154,7 @@ def _meta(x):
     for size in reversed(x.shape):
         strides.insert(0, step)
         step *= max(size, 1)
-    return _plan.Meta(tuple(x.shape), tuple(strides), numpy.dtype(x.dtype).name, "cpu")
+    return _prepared.Meta(tuple(x.shape), tuple(strides), numpy.dtype(x.dtype).name, "cpu")
 
 
 def _prepare(call, arguments, results):
@@ -164,22 +164,22 @@ def _prepare(call, arguments, results):
         for weight, rstd, new_rstd, d_weight in zip(arguments.weights, arguments.rstds, results.rstds, results.d_weights)
     ]
     metas = ([_meta(x) for x in given] for given in (arguments.srcs, results.dsts, arguments.forward_srcs))
-    return _plan.Plan(call.backward, call.spec, *metas, side, norms if call.spec.norms else ())
+    return _prepared.PreparedCall(call.backward, call.spec, *metas, side, norms if call.spec.norms else ())
 
 
-def _find_workspace_size(plan, backward):
+def _find_workspace_size(prepared, backward):
     """Checks the call, except for the values of indices. Returns the bytes of scratch memory that every device needs."""
-    plan.find_kernel([2**46 + (i << 42) for i in range(len(plan.slots))], backward)
+    prepared.find_kernel([2**46 + (i << 42) for i in range(len(prepared.slots))], backward)
     if not backward:
         return 0
     needed = 0
     for device in _abi.DEVICES.values():
-        plan.args.device, size = device, ctypes.c_uint64()
-        status = _abi.lib.trope_workspace_size(plan.reference, ctypes.byref(size))
+        prepared.args.device, size = device, ctypes.c_uint64()
+        status = _abi.lib.trope_workspace_size(prepared.reference, ctypes.byref(size))
         if status == _abi.OK:
             needed = max(needed, size.value)
         elif device == _abi.DEVICES["cpu"]:
-            raise _abi.error_of_call(status, plan.table_name)
+            raise _abi.error_of_call(status, prepared.table_name)
     return needed
 
 
@@ -197,17 +197,19 @@ def _list_slots(arguments, results, has_workspace):
     return slots + [("workspace", 0)] * has_workspace
 
 
-def _pack(plan, call, slots):
+def _pack(prepared, call, slots):
     """Returns the bytes of the attribute, without addresses: equal calls have equal attributes."""
-    args = _abi.Args.from_buffer_copy(plan.args)
+    args = _abi.Args.from_buffer_copy(prepared.args)
     for name in ("stream", "operands", "pair_axis", "phase_step", "norms"):
         setattr(args, name, None)
     args.device = 0
-    steps = bytes(_plan._phase_steps(call.spec.inv_freq)) if call.spec.inv_freq else b""
+    steps = bytes(_prepared._phase_steps(call.spec.inv_freq)) if call.spec.inv_freq else b""
     axes = bytes(call.spec.pair_axis or ())
-    head = _HEADER.pack(_MAGIC, call.backward, len(plan.operands), len(plan.norms), len(steps) // 8, len(axes), len(slots))
+    head = _HEADER.pack(
+        _MAGIC, call.backward, len(prepared.operands), len(prepared.norms), len(steps) // 8, len(axes), len(slots)
+    )
     places = b"".join(struct.pack("<2i", _KINDS[kind], index) for kind, index in slots)
-    return b"".join((head, bytes(args), bytes(plan.operands), bytes(plan.norms), steps, places, axes))
+    return b"".join((head, bytes(args), bytes(prepared.operands), bytes(prepared.norms), steps, places, axes))
 
 
 class _Ready(NamedTuple):
@@ -221,14 +223,14 @@ def _make_ready(call, shapes):
     """Checks a call of arrays with these shapes and dtypes, and prepares it. Returns None if it has nothing to compute."""
     given = arguments_of(call, [jax.ShapeDtypeStruct(*each) for each in shapes])
     results = _result_shapes(call, given)
-    plan = _prepare(call, given, results)
-    size = _find_workspace_size(plan, call.backward)
+    prepared = _prepare(call, given, results)
+    size = _find_workspace_size(prepared, call.backward)
     flat = flatten(results)
     if any(0 in x.shape for x in given.srcs) or 0 in (results.d_freqs.shape if call.d_freqs else ()):
         return _Ready(None, flat, {})
     if size:
         flat.append(jax.ShapeDtypeStruct((size,), numpy.uint8))
-    attribute = numpy.frombuffer(_pack(plan, call, _list_slots(given, results, size > 0)), numpy.uint8)
+    attribute = numpy.frombuffer(_pack(prepared, call, _list_slots(given, results, size > 0)), numpy.uint8)
     aliases, at = {}, 0
     for i, there in enumerate(call.dst):
         if there:

@@ -7,8 +7,8 @@ patch() replaces Megatron's functions by the functions of this module, in every 
 their calls. If one of Megatron's functions has an unknown signature, nothing is changed.
 
 Results are those of Megatron's own unfused code: cos and sin times mscale are rounded to the dtype of the tensor, and so is
-each later operation. The bits are the same from cos and sin. From freqs they are the same too, except where torch.cos and
-trope's cosine round differently. trope also fuses calls that Megatron does not: M-RoPE with batch over 1, mscale,
+each later operation. Calls with cos and sin have the same bits. Calls with freqs have them too, except where torch.cos and
+trope's cosine round differently. trope also fuses calls that Megatron does not fuse: M-RoPE with batch over 1, mscale,
 mla_rotary_interleaved, inverse, positions in the stream, any dtype, the CPU. Gradients are the transpose, and can be
 differentiated again. The host does not read cu_seqlens. config.apply_rope_fusion changes no result, but it is useful with
 MLA, where key and value are then one launch.
@@ -24,8 +24,8 @@ Differences from Megatron-Core:
   the last row, as in Megatron.
 - fused_apply_mla_rope_for_q and fused_mla_rope_inplace write into t, as in Megatron, but not into the gradient. If another
   operation saved t for its backward, autograd raises an error. In Megatron, that operation gets wrong gradients. A leaf
-  that requires a gradient, or a view of one, is refused while autograd runs a backward: an activation checkpoint that
-  begins with the rotation would rotate it twice, which happens in Megatron.
+  that requires a gradient, or a view of one, is refused while autograd runs a backward. An activation checkpoint that
+  begins with the rotation would otherwise rotate it twice, as happens in Megatron.
 - The gradient of k_pos_emb is summed over the heads in fp32, by a tree, and then rotated back.
 - fused_single_qkv_rope does not need TransformerEngine. Megatron does not pass it rotary_interleaved, and trope cannot
   detect it.

@@ -42,7 +42,7 @@ def _mla_options(
     cu_seqlens, cos and sin are already cut for the cp rank. `words` describes the sum that head_dim must equal."""
     _te._check_dims(t, "sbhd" if cu_seqlens is None else "thd", argument)
     if t.shape[-1] != head_dim:
-        raise Error("%s has head_dim %d, and %s is %d" % (argument, t.shape[-1], words, head_dim), argument)
+        raise Error("%s has head_dim %d, but %s is %d" % (argument, t.shape[-1], words, head_dim), argument)
     if not cp_rank < cp_size:
         raise Error("cp_rank must be 0 to cp_size - 1 = %d, not %d" % (cp_size - 1, cp_rank), "cp_rank")
     for table, name in ((cos, "cos"), (sin, "sin")):
@@ -54,7 +54,7 @@ def _mla_options(
     check_tables(cos, sin, t, ("cos", "sin"), argument)
     if position_ids is not None:
         if cu_seqlens is None:
-            raise Error("position_ids are for thd: cu_seqlens is missing", "position_ids")
+            raise Error("position_ids are only for thd, and cu_seqlens is missing", "position_ids")
         if position_ids.shape[0] != t.shape[0]:
             message = "position_ids has shape %s for %d tokens"
             raise Error(message % (list(position_ids.shape), t.shape[0]), "position_ids")
@@ -69,7 +69,7 @@ def _check_like(x, name, first, name_of_first):
     """Refuses a tensor whose dtype or device differs from the first tensor of the call."""
     for word, given, wanted in (("dtype", x.dtype, first.dtype), ("device", x.device, first.device)):
         if given != wanted:
-            raise Error("%s has %s %s, and %s %s" % (name, word, given, name_of_first, wanted), name)
+            raise Error("%s has %s %s, but %s has %s" % (name, word, given, name_of_first, wanted), name)
 
 
 class _InPlace(Function):
@@ -108,14 +108,14 @@ def _rotate_in_place(t, options):
     if not (t.requires_grad and torch.is_grad_enabled()):
         return rotate_(t, **options)
     if torch.compiler.is_compiling():
-        if t.is_leaf:  # a graph cannot write to a leaf, nor ask whether a backward is running: break the graph here
+        if t.is_leaf:  # a graph cannot write to a leaf or ask whether a backward is running: break the graph here
             return torch.compiler.disable(_rotate_in_place)(t, options)
         return rotate_(t, **options)
     if not eager:
         if not _may_be_marked(t):
             message = (
-                "t is a leaf that requires a gradient, or a view that autograd does not let change in place, which a dispatch"
-                " mode or a subclass of Tensor cannot write: clone it, or rotate out of place"
+                "t is a leaf that requires a gradient, or a view that autograd does not let change in place. A dispatch "
+                "mode or a subclass of Tensor cannot write to it: clone it, or rotate out of place"
             )
             raise Error(message, "t")
         return rotate_(t, **options)
@@ -218,7 +218,7 @@ def _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words):
     *before, heads, _ = kv.shape
     if list(k_pos_emb.shape) != [*before, 1, emb_dim]:
         given = list(k_pos_emb.shape), [*before, 1, emb_dim]
-        raise Error("k_pos_emb has shape %s, where %s is wanted" % given, "k_pos_emb")
+        raise Error("k_pos_emb has shape %s, and must have %s" % given, "k_pos_emb")
     _check_like(k_pos_emb, "k_pos_emb", kv, "kv")
     options.update(rotary_dim=(COPY, emb_dim, COPY), shared_heads=(0, heads, 0))
     if not _is_eager((kv, k_pos_emb)):
@@ -248,7 +248,7 @@ def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_s
     _te._check_dims(rope, "sbhd" if cu_seqlens is None else "thd", "rope")
     nope_dim, emb_dim = nope.shape[-1] if nope.dim() else 0, rope.shape[-1]
     if nope.shape[:-1] != rope.shape[:-1] or nope.dim() != rope.dim() or nope_dim < 1:
-        raise Error("nope has shape %s, and rope %s" % (list(nope.shape), list(rope.shape)), "nope")
+        raise Error("nope has shape %s, but rope has %s" % (list(nope.shape), list(rope.shape)), "nope")
     _check_like(nope, "nope", rope, "rope")
     if emb_dim < 2 or emb_dim % 2:
         raise Error("rope has %d elements, which must be even, and 2 or more" % emb_dim, "rope")

@@ -26,7 +26,8 @@ class _Move(Function):
     """Rotates and copies parts of tensors to parts of new ones, in one launch. Backward goes the other way.
 
     apply(transposed, spec, names, parts, shapes, *side arrays, *tensors): parts(*tensors, *results) returns the operands as
-    pairs of views (from, to). A transposed call goes from `to` to `from`, and its tensors are those of `to`.
+    pairs of views (from, to). A transposed call goes from `to` to `from`, and its tensors are those of `to`, such as
+    upstream gradients.
     """
 
     @staticmethod

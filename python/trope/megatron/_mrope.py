@@ -30,12 +30,15 @@ _MROPE = {
 
 def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, fp32_compute, options):
     if freqs.dim() != 4 or tuple(freqs.shape[:3]) != shape:
-        raise Error("freqs has shape %s, which is not %s and pairs" % (list(freqs.shape), list(shape)), "freqs")
+        raise Error(
+            "freqs has shape %s, which is not %s with the pairs as last dimension" % (list(freqs.shape), list(shape)),
+            "freqs",
+        )
     _check_columns(t, 2 * freqs.shape[3], "freqs")
     check_table(freqs, t, "freqs", "t")
     if sum(mrope_section) != freqs.shape[3]:
         given = list(mrope_section), freqs.shape[3]
-        raise Error("mrope_section is %s, and freqs has %d pairs" % given, "mrope_section")
+        raise Error("mrope_section is %s, but freqs has %d pairs" % given, "mrope_section")
     axes = pair_axis("interleaved" if interleaved_mrope else "sections", mrope_section)
     options.update(pairing="half", angle_columns="pair", rounding="native_f32" if fp32_compute else "native")
     options.update(freqs=freqs[: max(axes) + 1], pair_axis=axes, rotary_dim=2 * freqs.shape[3])

@@ -52,7 +52,7 @@ def _find_norm(module, name, x):
     for shape in (getattr(module, "normalized_shape", None), getattr(weight, "shape", None)):
         if shape is not None and tuple(shape) != (head_dim,):
             given = name, list(shape), head_dim
-            raise Error("%s is a norm of %s elements, and fuse_norm is for norms of a head, of %d" % given, name)
+            raise Error("%s is a norm of %s elements, but fuse_norm is for norms of a head, which has %d" % given, name)
     return Norm(weight, eps=eps, plus_one=plus_one, rounding=None if weight is None else "product")
 
 
@@ -70,7 +70,7 @@ def _refuse_what_is_not_run(module, name):
         if getattr(module, hooks):
             raise Error("%s has %s, and fuse_norm cannot run them: leave it out" % (name, words), name)
     if "forward" in vars(module):
-        raise Error("%s has a forward of its own, beside that of its class: leave out fuse_norm" % name, name)
+        raise Error("%s has its own forward, which replaces that of its class: leave out fuse_norm" % name, name)
 
 
 def _run_pre_hooks(module, name, x):
@@ -136,7 +136,7 @@ class _Forward:
         for name, waiting in self.waiting.items():
             if waiting.is_of(t):
                 if _version(t) != waiting.version:
-                    message = "the input of %s has been written to before the rotation, where fuse_norm computes the norm"
+                    message = "the input of %s was written to before the rotation, in which fuse_norm computes the norm"
                     raise Error(message % name, name)
                 waiting.is_taken = True
                 self.counts[name] += 1
@@ -147,11 +147,11 @@ class _Forward:
         for name in self.modules:
             if name not in self.waiting:
                 message = (
-                    "%s has not been called by the apply_module of megatron.core.transformer.attention, as fuse_norm needs"
+                    "%s was not called by apply_module of megatron.core.transformer.attention, which fuse_norm requires"
                 )
                 raise Error(message % name, name)
             if not self.waiting[name].is_taken:
-                message = "fuse_norm left %s to the rotation of its input, and no rotation of trope got that tensor"
+                message = "fuse_norm left %s to the rotation of its input, but no rotation of trope received that tensor"
                 raise Error(message % name, name)
 
 
@@ -189,7 +189,7 @@ class Fusion:
         """attention: the module megatron.core.transformer.attention."""
         for name in ("SelfAttention", "apply_module", "IdentityOp", "InferenceMode"):
             if not hasattr(attention, name):
-                message = "fuse_norm: %s has no %s, which it is known by: nothing has been patched"
+                message = "fuse_norm: %s has no %s, which fuse_norm needs: nothing has been patched"
                 raise Error(message % (attention.__name__, name), "fuse_norm")
         self._attention, self._class = attention, attention.SelfAttention
         self._methods = {name: getattr(self._class, name) for name in METHODS}
@@ -276,8 +276,8 @@ class Fusion:
             self._refuse_other_methods(type(attention), names[0])
         if names and attention.offload_core_attention and attention.training:
             message = (
-                "offload_modules has core_attn, which frees the memory of query, key and value, and with fuse_norm the"
-                " backward of %s reads them: leave out fuse_norm"
+                "offload_modules has core_attn, which frees the memory of query, key and value, but with fuse_norm the "
+                "backward of %s reads them: leave out fuse_norm"
             )
             raise Error(message % names[0], "offload_modules")
         return names
@@ -289,6 +289,7 @@ class Fusion:
         for method in METHODS:
             if method != "forward" and getattr(kind, method) is not self._methods[method]:
                 message = (
-                    "%s is of %s, whose %s is not SelfAttention's, and may need the normalised tensors: leave out fuse_norm"
+                    "%s belongs to a %s, whose %s is not SelfAttention's and may need the normalised tensors: leave out "
+                    "fuse_norm"
                 )
                 raise Error(message % (name, kind.__name__, method), name)

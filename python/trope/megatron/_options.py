@@ -31,6 +31,6 @@ def _check_columns(t, columns, argument):
 
 
 def _check_rows(t, rows, argument):
-    """Checks the rows of sbhd, where row i is of token i. There may be more rows, as for Megatron's fused RoPE."""
+    """Checks the rows of sbhd, where row i belongs to token i. There may be more rows, as for Megatron's fused RoPE."""
     if rows < t.shape[0]:
         raise Error("%s has %d rows for %d tokens" % (argument, rows, t.shape[0]), argument)

@@ -42,7 +42,7 @@ _FUNCTIONS = {
     "megatron.core.fusions.fused_mrope": (fused_apply_mrope, fused_apply_mrope_thd),
 }  # fmt: skip
 
-# The known signatures besides those of main, which the functions above have: those of 0.19.2, or without later options.
+# The functions above have main's signatures. These are the other known ones: of 0.19.2, or without later options.
 _OTHER_SIGNATURES = {
     "apply_rotary_pos_emb": "t freqs config cu_seqlens mscale cp_group mla_rotary_interleaved",
     "_apply_rotary_pos_emb_bshd": "t freqs rotary_interleaved mla_rotary_interleaved mscale multi_latent_attention",
@@ -73,7 +73,7 @@ def _check_signature(function, original):
 
 
 def _find_originals():
-    """Returns {function: Megatron's} of the installed Megatron-Core. None: it would be TransformerEngine's."""
+    """Returns {function: Megatron's function}. None: Megatron lacks it, because it would come from TransformerEngine."""
     originals = {}
     for module_name, functions in _FUNCTIONS.items():
         module = _import(module_name)
@@ -121,7 +121,7 @@ def _loaded_globals():
 
 
 _active = None
-_NOT_FOUND = "%s must be what patch() finds, not %s: call trope.megatron.patch(), which makes a Patch"
+_NOT_FOUND = "%s must be found by patch(), not %s: call trope.megatron.patch(), which makes a Patch"
 
 
 class Patch:
@@ -171,7 +171,7 @@ class Patch:
     def calls(self):
         traced = sum(self.traced.values())
         if traced:
-            message = "calls counts no calls of compiled code, and torch.compile has traced %d calls (traced)"
+            message = "calls does not count the calls of compiled code, and torch.compile has traced %d calls (see traced)"
             warnings.warn(message % traced, stacklevel=2)
         return self._calls
 
@@ -180,7 +180,7 @@ class Patch:
         traced, calls = sum(self.traced.values()), sum(self._calls.values())
         return (
             "%d calls" % calls
-            + (", and those of compiled code, which are not counted (%d traced)" % traced if traced else "")
+            + (", besides uncounted calls of compiled code (%d traced)" % traced if traced else "")
             + (", %d norms" % sum(self.norms.values()) if self.norms else "")
         )
 
@@ -251,7 +251,7 @@ def patch(*others, fuse_norm=False, **named):
     global _active
     if others or named:
         given = shown(others[0]) if others else next(iter(named))
-        message = "patch takes no argument but fuse_norm, and got %s: it replaces functions in all modules of Megatron"
+        message = "patch takes only the argument fuse_norm, not %s: it replaces functions in all modules of Megatron"
         raise Error(message % given, "patch")
     flag(fuse_norm, "fuse_norm")
     if _active is not None:
@@ -264,5 +264,5 @@ def patch(*others, fuse_norm=False, **named):
 def _find_fusion():
     attention = _import(_ATTENTION)
     if attention is None:
-        raise ImportError("%s cannot be imported, which fuse_norm is for" % _ATTENTION)
+        raise ImportError("%s cannot be imported, but fuse_norm needs it" % _ATTENTION)
     return Fusion(attention)

@@ -40,7 +40,7 @@ def _size_and_rank(group):
     size, rank = group.size(), group.rank()
     for value in (size, rank):
         if type(value) is not int or not 0 <= rank < size:
-            message = "cp_group has size %s and rank %s: this process must be one of the group"
+            message = "cp_group has size %s and rank %s: this process must be a member of the group"
             raise Error(message % (shown(size), shown(rank)), "cp_group")
     return size, rank
 
@@ -115,14 +115,14 @@ def _rotate_sbhd(t, freqs, *words):
     elif t.dim() != 4:
         raise Error("t has shape %s, which is not [s, b, h, d] or [s, b, d]" % list(t.shape), "t")
     if not freqs.dim() or freqs.shape[0] < t.shape[0]:
-        raise Error("freqs has shape %s, of too few rows for %d tokens" % (list(freqs.shape), t.shape[0]), "freqs")
+        raise Error("freqs has shape %s, with too few rows for %d tokens" % (list(freqs.shape), t.shape[0]), "freqs")
     rotated = _rotate(x, freqs, dict(layout="sbhd"), *words)
     return rotated if x is t else rotated.squeeze(2)
 
 
 def _are_stream_positions(rows, tokens, cp_size, max_seqlen, cu_seqlens):
     """Whether freqs has a row for each token of the stream, not of a sequence. (0.19.2 compares the number of rows with
-    cu_seqlens[-1]. That is tokens * cp_size, because its split of t fails otherwise.)"""
+    cu_seqlens[-1], which is tokens * cp_size, because otherwise its split of t fails.)"""
     if max_seqlen is _NOT_GIVEN:
         return rows == tokens * cp_size
     if max_seqlen is not None:
@@ -213,7 +213,7 @@ def apply_rotary_pos_emb(
     if mla_rotary_interleaved is None:
         mla_rotary_interleaved = getattr(config, "multi_latent_attention", None)
         if not isinstance(mla_rotary_interleaved, bool):
-            message = "mla_rotary_interleaved is None, and config has no multi_latent_attention of True or False"
+            message = "mla_rotary_interleaved is None, and multi_latent_attention of config is not True or False"
             raise Error(message, "mla_rotary_interleaved")
     words = config.rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
     if cu_seqlens is None:
@@ -242,7 +242,7 @@ def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
 def _no_transposing(value, name):
     flag(value, name)
     if value:
-        raise Error("%s is of apex: TransformerEngine has it no longer" % name, name)
+        raise Error("%s is a function of apex: TransformerEngine no longer has it" % name, name)
 
 
 @arguments(_T, t=floats, freqs=floats, transpose_output_memory=_no_transposing, interleaved=flag)
@@ -253,7 +253,7 @@ def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False, interlea
 
 @arguments(_T, t=floats, cu_seqlens=indices, freqs=floats, **_CP, interleaved=flag)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, interleaved=False):
-    """apply_rotary_pos_emb for thd without a config. Positions are counted in each sequence, whatever the rows of freqs."""
+    """apply_rotary_pos_emb for thd without a config. Positions are counted in each sequence, for any number of rows."""
     return _rotate(t, freqs, _sequences(cu_seqlens, cp_size, cp_rank), interleaved)
 
 

@@ -75,7 +75,7 @@ def _is_ordinary(t):
 
 
 def _check_tensor(t, name):
-    """Refuses everything but ordinary tensors with memory of their own. The error says what to pass instead."""
+    """Refuses everything except ordinary tensors with memory of their own. The error says what to pass instead."""
     if not isinstance(t, torch.Tensor):
         raise Error("%s must be a torch tensor, as the tensors of the call are, not %s" % (name, type(t).__name__), name)
     layout = torch.strided if _compiles() else t.layout  # torch.compile does not let a backward read t.layout
@@ -126,9 +126,9 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     if side.cos is not None and torch.is_grad_enabled():
         _formulas.refuse_gradients_of_tables(side)
     if spec.accumulate and not accumulates:
-        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
+        raise Error("accumulate is only for rotate_backward with out, because it adds to out", "accumulate")
     if side.status is not None and (not _is_eager(tensors) or _transforms.are_active()):
-        raise Error("status is for eager calls alone, not for torch.compile, dispatch modes or transforms", "status")
+        raise Error("status is only for eager calls, not for torch.compile, dispatch modes or transforms", "status")
     if norms is None:
         return spec, side, ()
     spec, weights = resolve_norms(spec, tensors, norms, _norms.find_norm)
@@ -157,24 +157,24 @@ def _table_of(inv_freq, x, max_position, options):
         if options.get(name) is not None:
             raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
     if options.get("out_of_range", DEFAULTS["out_of_range"]) != DEFAULTS["out_of_range"]:
-        message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
+        message = "out_of_range is %r, but it is only for tables: with inv_freq, no position is out of range"
         raise Error(message % (options["out_of_range"],), "out_of_range")
     if inv_freq.dtype not in (torch.float32, torch.float64):
         message = (
-            "inv_freq has dtype %s, in which a position in the thousands is rotated by a wrong angle: keep it in float32"
+            "inv_freq has dtype %s, with which positions in the thousands are rotated by wrong angles: keep it in float32"
             " (with FSDP: leave it out of mixed precision)"
         )
         raise Error(message % inv_freq.dtype, "inv_freq")
     if inv_freq.dim() != 1:
         raise Error("inv_freq has shape %s, and must be [rotary_dim / 2]" % list(inv_freq.shape), "inv_freq")
     if inv_freq.device != x.device:
-        raise Error("inv_freq is on %s, and tensors[0] on %s" % (inv_freq.device, x.device), "inv_freq")
+        raise Error("inv_freq is on %s, but tensors[0] is on %s" % (inv_freq.device, x.device), "inv_freq")
     if max_position is None:
         for name in ("position_ids", "start_positions"):
             if options.get(name) is not None:
                 message = (
-                    "max_position is missing: with an inv_freq that is learned, and %s, it says how many rows the"
-                    " table of angles needs, one more than the largest position"
+                    "max_position is missing: with a learned inv_freq and %s, it is the number of rows of the table of "
+                    "angles, one more than the largest position"
                 )
                 raise Error(message % name, "max_position")
         layout, cp_size = options.get("layout"), options.get("cp_size")
@@ -282,9 +282,9 @@ def rotate_(
 def rotate_(*tensors, max_position=None, **options):
     spec, side, weights = _resolve(tensors, options, max_position)
     if weights and _norms.needs_gradient(side, tensors, weights):
-        raise Error("norms: their gradients need the tensors as they were: use rotate, not rotate_", "norms")
+        raise Error("norms: their gradients need the original tensors: use rotate, not rotate_", "norms")
     if side.freqs is not None and side.freqs.requires_grad and torch.is_grad_enabled():
-        raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
+        raise Error("the gradient of freqs needs the original tensors: use rotate, not rotate_", "freqs")
     _check_in_place(spec, tensors, "rotate")
     if not _is_eager([*tensors, *_present(weights)]) or _transforms.are_active(tensors):
         rotated = rotate(*tensors, max_position=max_position, **options)
@@ -294,18 +294,22 @@ def rotate_(*tensors, max_position=None, **options):
     needed = torch.is_grad_enabled() and [i for i, t in enumerate(tensors) if t.requires_grad]
     for i in needed or ():
         if tensors[i].is_leaf:
-            raise Error("tensors[%d] is a leaf that requires a gradient: autograd needs it as it is" % i, "tensors[%d]" % i)
+            raise Error(
+                "tensors[%d] is a leaf that requires a gradient: autograd needs its original values" % i, "tensors[%d]" % i
+            )
     _write_in_place(False, spec, side, tensors, needed or (), weights)
     return tensors[0] if len(tensors) == 1 else tensors
 
 
 def _check_in_place(spec, tensors, otherwise):
     if any(spec.shared_heads):
-        raise Error("shared_heads makes a result of another shape: use %s" % otherwise, "shared_heads")
+        raise Error("shared_heads changes the shape of the result: use %s" % otherwise, "shared_heads")
     for i, x in enumerate(tensors):
         for j in range(i):
             if x is tensors[j]:
-                raise Error("tensors[%d] is tensors[%d], which would be rotated twice" % (i, j), "tensors[%d]" % i)
+                raise Error(
+                    "tensors[%d] is the same as tensors[%d], and would be rotated twice" % (i, j), "tensors[%d]" % i
+                )
 
 
 def _count_write(t):
@@ -315,12 +319,13 @@ def _count_write(t):
 
 
 def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
-    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. It refuses first."""
+    """Runs the call in place. It first refuses tensors that autograd does not let change. Autograd is told of the write
+    after the call, so a failed call leaves no trace."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
             message = (
-                "tensors[%d] is a view that autograd does not let change in place: of a leaf, or one of multiple views"
-                " (split, unbind): use rotate"
+                "tensors[%d] is a view that autograd does not let change in place, because it is a view of a leaf or one "
+                "of multiple views (split, unbind): use rotate"
             )
             raise Error(message % i, "tensors[%d]" % i)
     if needed:
@@ -376,22 +381,22 @@ def _rotate_out(
         if t is not None:
             _check_tensor(t, name)
     if d_inv_freq is not None and isinstance(options.get("inv_freq"), Tensor) and options["inv_freq"].requires_grad:
-        message = "d_inv_freq is given, and inv_freq requires a gradient: autograd has it, or detach inv_freq"
+        message = "d_inv_freq is given, but inv_freq requires a gradient: use autograd's gradient, or detach inv_freq"
         raise Error(message, "d_inv_freq")
     named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + [("out[%d]" % i, t) for i, t in enumerate(out)]
     named += [("norms[%d].weight" % i, t) for i, t in enumerate(() if backward else weights)]
     for name, t in named if torch.is_grad_enabled() else ():
         if t is not None and t.requires_grad:
-            message = "%s is outside of autograd, and %s requires a gradient: use torch.no_grad(), or no %s"
+            message = "%s is outside of autograd, but %s requires a gradient: use torch.no_grad(), or leave out %s"
             raise Error(message % (blamed, name, blamed), blamed)
     if torch.is_grad_enabled() and not backward and side.freqs is not None and side.freqs.requires_grad:
-        raise Error("out is outside of autograd, and the frequencies require a gradient: use no out", "out")
+        raise Error("out is outside of autograd, but the frequencies require a gradient: leave out `out`", "out")
     if not _is_eager(_present((*tensors, *out, d_freqs, d_inv_freq, *weights, *d_weights))):
         if weights and backward:
-            raise Error("norms: their backward is for eager calls alone, not for torch.compile or dispatch modes", "norms")
+            raise Error("norms: their backward is only for eager calls, not for torch.compile or dispatch modes", "norms")
         for name, t in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq), ("accumulate", spec.accumulate or None)):
             if t is not None:
-                raise Error("%s is for eager calls alone, not for torch.compile or dispatch modes" % name, name)
+                raise Error("%s is only for eager calls, not for torch.compile or dispatch modes" % name, name)
         return _copy_out(backward, spec, side, tensors, out, weights)
     side = with_gradients(side, d_freqs, d_inv_freq)
     if not weights:
@@ -490,7 +495,7 @@ def rotate_backward_(*tensors, max_position=None, **options):
     _refuse_without_forward_src(weights)
     _check_in_place(spec, tensors, "rotate_backward")
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
+        raise Error("rotate_backward_ is outside of autograd, but a tensor requires a gradient", "tensors")
     if not _is_eager(tensors):
         _copy_out(True, spec, side, tensors, tensors)
     elif _transforms.are_active(tensors):

@@ -1,6 +1,6 @@
 """Eager autograd, which costs less than the operators of torch.library that torch.compile uses. These Functions have no
-setup_context: with it, torch inspects the signature of forward in every call, which takes 50 us. (Those of _transforms.py
-have one.)
+setup_context: with it, torch inspects the signature of forward in every call, which takes 50 us. (The Functions of
+_transforms.py have one.)
 
 The Functions receive the names of the arrays besides the tensors, and only the arrays that are present. Each argument of a
 Function costs time, and most calls have at most one such array.
@@ -28,7 +28,7 @@ def _spread(names, arrays):
 
 
 def _without_status(names, arrays):
-    """Returns (names, arrays) without the status. A backward reports nothing, and the caller may reset it meanwhile."""
+    """Returns (names, arrays) without status. A backward does not report, and the caller may reset status before it."""
     if "status" not in names:
         return names, arrays
     at = names.index("status")
@@ -94,7 +94,7 @@ class NoThird(Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        raise Error("the gradient of freqs can be differentiated once", "freqs")
+        raise Error("the gradient of freqs can be differentiated only once", "freqs")
 
 
 def _cut(names, arrays):

@@ -69,7 +69,7 @@ def _refuse(name, reason):
 
 
 def _kind(layout, x, name, placement):
-    """Returns which dimension of a tensor a dimension of the mesh splits, as one of the four words above."""
+    """Returns which dimension of a tensor a dimension of the mesh splits, as _BATCH, _TOKENS, _HEADS or _WHOLE."""
     batch, tokens, groups, heads, element = DIMS[layout]
     if type(placement) is Replicate:
         return _WHOLE
@@ -82,7 +82,7 @@ def _kind(layout, x, name, placement):
 
 
 def _kinds(layout, tensors, names):
-    """Returns the kinds of all tensors for each dimension of the mesh. All or none split batch and tokens."""
+    """Returns the kinds of all tensors for each dimension of the mesh. All tensors or none must split batch and tokens."""
     for x, name in zip(tensors, names):
         if not is_distributed(x):
             raise Error("%s is an ordinary tensor beside DTensors: pass DTensors, or to_local() of all" % name, name)
@@ -95,25 +95,25 @@ def _kinds(layout, tensors, names):
         kinds = [_kind(layout, x, name, x.placements[m]) for x, name in zip(tensors, names)]
         for kind, name in zip(kinds, names):
             if kind != kinds[0] and {kind, kinds[0]} & {_BATCH, _TOKENS}:
-                _refuse(name, "whose batch and tokens are not split as those of %s" % names[0])
+                _refuse(name, "whose batch and tokens are not split like those of %s" % names[0])
         of_mesh.append(kinds)
     return of_mesh
 
 
 def _check_shards(x, name, shares_heads, heads):
     """Refuses a split that leaves a rank without elements, and unequal shards where they must be equal, as for shared
-    heads. All ranks decide alike: otherwise a rank without elements would be refused alone."""
+    heads. Every rank checks the shards of all ranks, so all of them raise the error."""
     for dim, size in enumerate(x.shape):
         split = [m for m, p in enumerate(x.placements) if p.is_shard(dim) or p.is_shard(dim - x.dim())]
         ranks = math.prod([x.device_mesh.size(m) for m in split])
         needs_equal = len(split) > 1 or (shares_heads and dim == heads)
         if size % ranks if needs_equal else ranks > 1 and -(-size // ranks) * (ranks - 1) >= size:
-            words = dim, size, ranks, "not alike" if needs_equal else "so that one of them has nothing"
+            words = dim, size, ranks, "into unequal parts" if needs_equal else "so that one of them has no elements"
             _refuse(name, "whose dimension %d, of size %d, is split over %d ranks %s" % words)
 
 
 def _dim_of(array, name, kind, has_sequences):
-    """Returns the dimension of an array besides the tensors that is split with batch or tokens, or None."""
+    """Returns the dimension of a side array that is split with the batch or the tokens, or None."""
     dims = array.dim()
     if name == "position_ids":
         dim = dims - 1 if kind == _TOKENS else dims - 2
@@ -122,7 +122,7 @@ def _dim_of(array, name, kind, has_sequences):
     elif name == "start_positions":
         dim = None if has_sequences else 0
     else:
-        dim = dims - 3  # for tables
+        dim = dims - 3  # tables
     if dim is None or dim < 0 or (kind == _BATCH and array.shape[dim] == 1):
         return None
     return dim
@@ -142,16 +142,16 @@ def _local_array(array, name, of_mesh, mesh, has_sequences):
         elif array.requires_grad and torch.is_grad_enabled():
             _refuse(
                 name,
-                "that requires a gradient, and the mesh splits the heads of some tensors of the call and not of others",
+                "that requires a gradient, but the mesh splits the heads of some tensors of the call and not of others",
             )
         else:
             gradients.append(Replicate())
     if not is_distributed(array):
         if any([type(p) is Shard for p in placements]):
-            message = "%s is an ordinary tensor, and must be a DTensor that is split as the tensors are: %s"
+            message = "%s is an ordinary tensor, and must be a DTensor that is split like the tensors: %s"
             raise Error(message % (name, _WAY_ROUND), name)
         if array.requires_grad and torch.is_grad_enabled() and any([type(g) is Partial for g in gradients]):
-            message = "%s requires a gradient, which is a sum over ranks: make it a DTensor that is replicated"
+            message = "%s requires a gradient, which is a sum over ranks: pass a replicated DTensor"
             raise Error(message % name, name)
         return array
     if array.device_mesh != mesh:
@@ -172,20 +172,21 @@ def _result(local, x, placements, shape):
     return _from_local(local, x.device_mesh, tuple(placements), torch.Size(shape), stride)
 
 
-def _shared(value, count):
+def _listed_shared_heads(value, count):
     return (value,) * count if type(value) is int else tuple(integers(value, "shared_heads"))
 
 
-def _results_of_sums(layout, dys, shared, locals_):
-    """Returns (placements of each result, the rank's shared_heads) of rotate_backward. A sum of split heads is Partial."""
+def _results_of_sums(layout, dys, shared_heads, locals_):
+    """Returns (placements of each result, shared_heads on this rank) of rotate_backward. If ranks split the heads of a sum,
+    the result is Partial."""
     heads, placements, own = DIMS[layout].heads, [], []
-    for i, (dy, per_head) in enumerate(zip(dys, shared)):
+    for i, (dy, per_head) in enumerate(zip(dys, shared_heads)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]
         of_result = list(dy.placements)
         if per_head and split:
             if locals_[i].shape[heads] % per_head:
                 if dy.shape[heads] != per_head:
-                    _refuse("tensors[%d]" % i, "whose split of heads cuts the heads that shared_heads sums")
+                    _refuse("tensors[%d]" % i, "whose heads are split within the groups that shared_heads sums")
                 per_head = locals_[i].shape[heads]
                 for m in split:
                     of_result[m] = Partial()
@@ -209,9 +210,9 @@ def call(function, transposed, in_place, tensors, options):
             raise Error("%s is not for DTensors: %s" % (name, _WAY_ROUND), name)
     if any([_TOKENS in kinds for kinds in of_mesh]):
         if options.get("position_ids") is None:
-            _refuse("tensors[0]", "whose tokens are split, and position_ids, which would tell where they are, is missing")
+            _refuse("tensors[0]", "whose tokens are split, and position_ids, which must give their positions, is missing")
         if options.get("cu_seqlens") is not None:
-            message = "cu_seqlens is for all tokens, and those of tensors[0], a DTensor, are split: %s"
+            message = "cu_seqlens describes all tokens, but the tokens of tensors[0], a DTensor, are split: %s"
             raise Error(message % _WAY_ROUND, "cu_seqlens")
     has_sequences = options.get("cu_seqlens") is not None
     for name in ("inv_freq", *ARRAYS):
@@ -220,14 +221,14 @@ def call(function, transposed, in_place, tensors, options):
     if in_place:
         for x, name in zip(tensors, names):
             if x.requires_grad and torch.is_grad_enabled():
-                _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
-    shared = _shared(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
-    for x, name, per_head in zip(tensors, names, shared):
+                _refuse(name, "that requires a gradient, but autograd does not see a rotation in place. Use rotate, or")
+    shared_heads = _listed_shared_heads(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
+    for x, name, per_head in zip(tensors, names, shared_heads):
         _check_shards(x, name, per_head > 0, DIMS[layout].heads)
     local = [_to_local(x, x.placements) for x in tensors]
     placements = [x.placements for x in tensors]
-    if transposed and len(shared) == len(tensors):
-        placements, own = _results_of_sums(layout, tensors, shared, local)
+    if transposed and len(shared_heads) == len(tensors):
+        placements, own = _results_of_sums(layout, tensors, shared_heads, local)
         options["shared_heads"] = own
     results = function(*local, **options)
     if in_place:
@@ -237,7 +238,7 @@ def call(function, transposed, in_place, tensors, options):
         return tensors[0] if len(tensors) == 1 else tensors
     results = [results] if len(tensors) == 1 else results
     wrapped, heads = [], DIMS[layout].heads
-    for x, y, of_result, per_head in zip(tensors, results, placements, shared):
+    for x, y, of_result, per_head in zip(tensors, results, placements, shared_heads):
         shape = list(x.shape)
         if per_head:
             shape[heads] = shape[heads] // per_head if transposed else shape[heads] * per_head

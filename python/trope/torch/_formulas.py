@@ -23,7 +23,7 @@ def interned(spec):
 
 
 def refuse_table(name, what):
-    raise Error("%s %s, and tables of cos and sin have none: give freqs, or detach it" % (name, what), name)
+    raise Error("%s %s, but gradients of cos and sin are not supported: pass freqs, or detach it" % (name, what), name)
 
 
 def refuse_gradients_of_tables(side):
@@ -43,7 +43,7 @@ def subset(spec, keep):
 def as_wide(spec, whole, tensors):
     """Makes a call of some tensors of `whole` read the same columns of the table, frequencies and axes of pairs as `whole`.
 
-    The widest rotary_dim decides how many there are. If all tensors are narrower, or only copied, one head of zeros with
+    The widest rotary_dim decides how many are read. If all tensors are narrower, or only copied, one head of zeros with
     that width is added.
     """
     widest = max(whole.rotary_dims)
@@ -104,7 +104,7 @@ def as_cos(g, side):
 
 
 def scale_gradient(api, spec, g, side, tensors, grads):
-    """Returns dL/dg of api.scale: the gradient of angles that are 0, where M J x = J x, for x turned back by a quarter."""
+    """Returns dL/dg of api.scale: the gradient of the angles for J' x, at angles of 0, where M J J' x = x."""
     turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(tensors)]
     side = side._replace(freqs=torch.zeros_like(g), cos=None, sin=None)
     return api.angle_gradient(spec, side, grads, turned).to(g.dtype)

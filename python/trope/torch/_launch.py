@@ -1,14 +1,14 @@
-"""Calls on torch tensors without autograd: the allocations, the stream, and the plan of a call."""
+"""Calls on torch tensors without autograd: the allocations, the stream, and the prepared call."""
 
 import torch
 
 from torch.autograd import forward_ad
 
-from .. import _plan
+from .. import _prepared
 from .._errors import NAMES, Error
 from .._norms import NormArrays
 from .._options import Side, with_gradients
-from .._plan import Meta, Plan
+from .._prepared import Meta, PreparedCall
 from .._spec import result_shape
 
 _current_stream = getattr(
@@ -37,7 +37,7 @@ def are_batched(tensors):
 
 
 def refuse_transforms(tensors=()):
-    """Refuses transforms that would record or differentiate a call that they cannot see: results would be garbage or zeros.
+    """Refuses transforms that would record or differentiate a call without seeing it: results would be garbage or zeros.
 
     For batched gradients it checks only the first of `tensors`: either all tensors of a call are batched, or none.
     """
@@ -56,7 +56,7 @@ def refuse_transforms(tensors=()):
 
 
 def _meta(t):
-    """Returns the properties of a tensor that a plan needs. A call of meta tensors is checked like a call on the CPU."""
+    """Returns the properties of a tensor that a prepared call needs. Calls of meta tensors are checked like CPU calls."""
     return None if t is None else Meta(t.shape, t.stride(), t.dtype, "cpu" if t.is_meta else t.device.type)
 
 
@@ -72,13 +72,15 @@ def _flatten(norms):
     return [t for arrays in norms for t in arrays]
 
 
-def _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms):
+def _prepare(backward, spec, srcs, dsts, forward_srcs, side, norms):
     device = srcs[0].device
     for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *_flatten(norms))):
         if t is not None and t.device != device:
-            raise Error("%s is on %s, and tensors[0] on %s" % (name, t.device, device), name)
+            raise Error("%s is on %s, but tensors[0] is on %s" % (name, t.device, device), name)
     metas = ([_meta(t) for t in tensors] for tensors in (srcs, dsts, forward_srcs))
-    return Plan(backward, spec, *metas, Side(*map(_meta, side)), [NormArrays(*map(_meta, arrays)) for arrays in norms])
+    return PreparedCall(
+        backward, spec, *metas, Side(*map(_meta, side)), [NormArrays(*map(_meta, arrays)) for arrays in norms]
+    )
 
 
 def _scratch(device):
@@ -103,12 +105,12 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=
     """Runs one call. The lists have None where a tensor is absent. `norms` has NormArrays for each tensor, or is empty.
     are_new: new_result made the dsts, so the srcs determine their shapes and strides.
 
-    The key of the plan has everything that a plan depends on. Reading it from the tensors is most of the cost of this call.
+    The key of the prepared call has everything that it depends on. Reading it from the tensors is most of this call's cost.
     """
     refuse_transforms(srcs)  # a transform can reach a backward that was recorded before it
     if srcs[0].is_meta:
-        # Nothing has to run: making the plan checks the call.
-        _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms)
+        # Nothing has to run: making the prepared call checks the call.
+        _prepare(backward, spec, srcs, dsts, forward_srcs, side, norms)
         return
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:
@@ -131,21 +133,21 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=
         _check_memory(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *beside))
 
     def make():
-        return _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms)
+        return _prepare(backward, spec, srcs, dsts, forward_srcs, side, norms)
 
     first = srcs[0]
     has_gradient = side.d_freqs is not None or side.d_inv_freq is not None or (backward and norms)
     allocate = _scratch(first.device) if has_gradient else None
     index = first.get_device()
     if index < 0:
-        return _plan.run(tuple(key), make, addresses, None, allocate)
+        return _prepared.run(tuple(key), make, addresses, None, allocate)
     stream = _current_stream(index)
     if stream:
         _keep_alive(index, (*srcs, *dsts, *forward_srcs, *beside))
     if index == _current_device():
-        return _plan.run(tuple(key), make, addresses, stream, allocate)
+        return _prepared.run(tuple(key), make, addresses, stream, allocate)
     with torch.cuda.device(index):
-        _plan.run(tuple(key), make, addresses, stream, allocate)
+        _prepared.run(tuple(key), make, addresses, stream, allocate)
 
 
 def _without_negations(srcs, dsts, forward_srcs, side, norms):
@@ -154,7 +156,7 @@ def _without_negations(srcs, dsts, forward_srcs, side, norms):
     written = [*dsts, side.status, side.d_freqs, side.d_inv_freq, *[arrays.d_weight for arrays in norms]]
     for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *of_norms)):
         if t is not None and t.is_neg() and any(t is one for one in written):
-            message = "%s is written, and is negated lazily (imag of a conjugate): pass resolve_neg()"
+            message = "%s is written, but it is negated lazily (imag of a conjugate): pass its resolve_neg()"
             raise Error(message % (name,), name)
 
     def resolve(tensors):

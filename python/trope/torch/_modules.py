@@ -31,7 +31,7 @@ class RotaryEmbedding(torch.nn.Module):
     Arguments:
         config: a Hugging Face config (model.config, a dict, the path of a config.json or of its folder), or
             trope.Frequencies. From a config, the module reads the frequencies, the pairing, the window and the axes.
-            Frequencies contain nothing but the frequencies.
+            From trope.Frequencies, it reads only the frequencies.
         layout: the layout option of rotate.
         pairing: the pairing option of rotate. Required for Frequencies, and for configs with an unknown model_type.
         learned: True makes inv_freq a parameter. It stays in float32 if the module is cast to another dtype. It
@@ -83,7 +83,7 @@ class RotaryEmbedding(torch.nn.Module):
         if isinstance(config, Frequencies):
             for name, value in (("layer_type", layer_type), ("seq_len", seq_len)):
                 if value is not None:
-                    raise Error("%s is for a config, and frequencies are given" % name, name)
+                    raise Error("%s is only for a config, but frequencies are given" % name, name)
             self.frequencies = config
         else:
             if isinstance(config, (str, os.PathLike)):
@@ -96,7 +96,9 @@ class RotaryEmbedding(torch.nn.Module):
         self.inv_freq = None
         if flag(learned, "learned"):
             if self._config is not None:
-                message = "seq_len is missing: with rope_type %r a learned inv_freq begins as that of one length"
+                message = (
+                    "seq_len is missing: with rope_type %r, the initial values of a learned inv_freq depend on the length"
+                )
                 raise Error(message % self.frequencies.rule, "seq_len")
             self.options.setdefault("mscale", self.frequencies.attention_factor)
             self.inv_freq = torch.nn.Parameter(torch.empty(len(self.frequencies), dtype=torch.float32))
@@ -104,23 +106,23 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _adopt(self, rotation):
         """Sets the options that a config determines, and refuses options that contradict it."""
-        said = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
-        said["mscale"] = self.frequencies.attention_factor
+        specified = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
+        specified["mscale"] = self.frequencies.attention_factor
         if rotation.pairing is not None:
-            said.update(pairing=rotation.pairing, pairing_out=rotation.pairing_out or rotation.pairing)
-            said.update(rotary_dim=rotation.rotary_dim, rotary_offset=0, parts=1)
+            specified.update(pairing=rotation.pairing, pairing_out=rotation.pairing_out or rotation.pairing)
+            specified.update(rotary_dim=rotation.rotary_dim, rotary_offset=0, parts=1)
         if rotation.is_trailing:
             self.trailing_dim = rotation.rotary_dim
-            del said["rotary_offset"]
+            del specified["rotary_offset"]
             if self.options.get("rotary_offset") is not None:
-                message = "rotary_offset is given, and in a %s the last %d elements of a head rotate: leave it out"
+                message = "rotary_offset is given, but in a %s the last %d elements of a head rotate: leave it out"
                 raise Error(message % (rotation.model_type, self.trailing_dim), "rotary_offset")
-        for name, value in said.items():
+        for name, value in specified.items():
             given = self.options.get(name)
             if given is None:
                 self.options[name] = value
             elif value is not None and not _agrees(name, given, value):
-                message = "%s is %s, and the config (model_type %r) says %r: to use another, pass trope.frequencies(config)"
+                message = "%s is %s, but the config (model_type %r) says %r: to use another, pass trope.frequencies(config)"
                 raise Error(message % (name, shown(given), rotation.model_type, value), name)
         if self.options["pairing"] is None:
             message = "pairing is missing: it is not known how models of type %r pair elements"
@@ -173,17 +175,17 @@ class RotaryEmbedding(torch.nn.Module):
             integer(seq_len, "seq_len", 1, 2**53)
         given = self._seq_len if seq_len is None else seq_len
         if given is not None and tokens is not None and given < tokens:
-            raise Error("seq_len is %d, and the call has %d positions" % (given, tokens), "seq_len")
+            raise Error("seq_len is %d, but the call has %d positions" % (given, tokens), "seq_len")
         if self._config is None:
             if seq_len is not None:
-                message = "seq_len is given, and the frequencies (rope_type %r) are the same for every length"
+                message = "seq_len is given, but the frequencies (rope_type %r) are the same for every length"
                 raise Error(message % self.frequencies.rule, "seq_len")
             return self.frequencies
         if seq_len is None and tokens is None:
             name = next(name for name in _READ if options.get(name) is not None)
             message = (
-                "seq_len is missing: rope_type %r chooses frequencies by the largest position, which the host does not read"
-                " from %s; give seq_len, one more than the largest position"
+                "seq_len is missing: rope_type %r chooses the frequencies by the largest position, but the host does not "
+                "read %s; give seq_len, one more than the largest position"
             )
             raise Error(message % (self.frequencies.rule, name), "seq_len")
         return self._of_length(max(tokens, 1) if seq_len is None else seq_len)
@@ -200,7 +202,7 @@ class RotaryEmbedding(torch.nn.Module):
         known = self._frequencies.get(seq_len)
         if known is None:
             if torch.compiler.is_compiling():
-                message = "seq_len %d has not been seen: under torch.compile, give seq_len to RotaryEmbedding itself"
+                message = "seq_len %d is new: under torch.compile, pass seq_len to RotaryEmbedding itself"
                 raise Error(message % seq_len, "seq_len")
             if len(self._frequencies) > 4096:
                 self._frequencies.clear()
@@ -256,7 +258,7 @@ class RotaryEmbedding(torch.nn.Module):
         widths = widths if isinstance(widths, (list, tuple)) else [widths] * len(tensors)
         for i, x in enumerate(tensors):
             if x.shape[-1] < self.trailing_dim:
-                message = "tensors[%d] has heads of %d elements, and the last %d rotate"
+                message = "tensors[%d] has heads of %d elements, but the last %d must rotate"
                 raise Error(message % (i, x.shape[-1], self.trailing_dim), "tensors[%d]" % i)
         return [0 if width == COPY else x.shape[-1] - width for width, x in zip(widths, tensors)]
 
@@ -266,13 +268,13 @@ class RotaryEmbedding(torch.nn.Module):
         return ", ".join([self.frequencies.rule, *given])
 
 
-def _agrees(name, given, said):
+def _agrees(name, given, specified):
     """Whether an option of the caller agrees with the config for each tensor. A rotary_dim of trope.COPY
     always agrees, because such a tensor is not rotated."""
     each = listed(given)
     if name == "pair_axis":
-        return each is not None and tuple(each) == tuple(said)
-    return all(one == said or (name == "rotary_dim" and one == COPY) for one in ([given] if each is None else each))
+        return each is not None and tuple(each) == tuple(specified)
+    return all(one == specified or (name == "rotary_dim" and one == COPY) for one in ([given] if each is None else each))
 
 
 def keep_precision(fn):

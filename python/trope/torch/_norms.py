@@ -61,7 +61,7 @@ def find_norm(i, module, x, spec):
         eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
         count = None
     else:
-        message = "%s is a %s, and how it normalises is not known: pass trope.Norm(weight, eps=..., ...), which says it"
+        message = "%s is a %s, and how it normalises is not known: pass trope.Norm(weight, eps=..., ...) instead"
         raise Error(message % (name, kind.__name__), name)
     for hooks in HOOKS:
         if len(getattr(module, hooks)) > 0:
@@ -69,12 +69,12 @@ def find_norm(i, module, x, spec):
     weight = getattr(module, "weight", None)
     if count is None:
         if weight is None:  # a Gemma3nRMSNorm without scale does not store its size
-            message = "%s has no weight, which would tell whether it is of a head or of a token: pass trope.Norm(eps=...)"
+            message = "%s has no weight, so that it may normalise heads or tokens: pass trope.Norm(eps=...)"
             raise Error(message % name, name)
         count = weight.numel()
     head_dim, heads = x.shape[-1], count_heads(spec.layout, x.shape)
     if count != head_dim and count != head_dim * heads:
-        message = "%s normalises %d elements, and tensors[%d] has %d heads of %d"
+        message = "%s normalises %d elements, but tensors[%d] has %d heads of %d"
         raise Error(message % (name, count, i, heads, head_dim), name)
     is_rounded = spec.rounding != "once" and weight is not None
     scope = "head" if count == head_dim else "token"
@@ -106,7 +106,7 @@ def _expand(present, arrays):
     rest = list(arrays)[::-1]
     expanded = [rest.pop() if is_there and rest else None for is_there in present]
     if rest:
-        raise Error("norms: an operator has %d arrays more than the norms need" % len(rest), "norms")
+        raise Error("norms: an operator received %d arrays more than the norms need" % len(rest), "norms")
     return expanded
 
 
@@ -183,8 +183,8 @@ def _read_xs(spec, xs, wants_freqs):
 
 
 def _widened(spec, of, lists, fill):
-    """Returns the Spec for the tensors `of`, and their part of each list. The Spec may need one more tensor (see as_wide).
-    It is appended to the first lists, which are lists of tensors. The other lists get the entries of `fill`."""
+    """Returns the Spec for the tensors `of`, and their part of each list. If the Spec needs one more tensor (see as_wide),
+    it is appended to the first lists, which are lists of tensors. The other lists get the entries of `fill`."""
     some, widened = _formulas.as_wide(_formulas.subset(spec, of), spec, [lists[0][i] for i in of])
     more = list(widened[len(of) :])
     tensors = len(lists) - len(fill)
@@ -193,7 +193,8 @@ def _widened(spec, of, lists, fill):
 
 
 def _gather(api, spec, side, srcs, xs, weights, rstds):
-    """Returns token_sums of all ranks for each tensor that has ranks. Backward: srcs are dys. Forward: no xs and rstds."""
+    """Returns token_sums of all ranks for each tensor that has ranks. In a backward call, srcs are the dys. In a forward
+    call, xs and rstds are None."""
     sums = [None] * len(srcs)
     of = [i for i, has in enumerate(_have_sums(spec)) if has]
     if not of:
@@ -310,7 +311,7 @@ def _second_derivative(api, spec, side, dys, xs, weights, grads):
 
 
 def _as_input(t):
-    """Returns a copy of t that a result can be differentiated by. Differentiation can go on to the inputs of t."""
+    """Returns an alias of t, to differentiate results by. Differentiation can go on to the inputs of t."""
     return None if t is None else t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
 
 
@@ -499,7 +500,7 @@ class Operators:
 def _save_rotate_normed(ctx, inputs, output):
     tensors, weights, sums, writes_rstd, *rest = inputs
     if not writes_rstd:
-        raise Error("writes_rstd is False, and a gradient is needed, which reads rstd", "writes_rstd")
+        raise Error("writes_rstd is False, but a gradient is needed, which reads rstd", "writes_rstd")
     ctx.spec, side = _read(rest)
     _formulas.refuse_gradients_of_tables(side)
     ctx.counts = len(tensors), len(sums)

@@ -30,7 +30,7 @@ def _ready_spec(options, count, side):
     """Returns the checked Spec for `count` tensors. Its phase steps are made only once."""
     spec = _spec_of(options)
     if spec.accumulate:
-        raise Error("accumulate is True, and an operator has only new results", "accumulate")
+        raise Error("accumulate is True, but an operator only returns new results", "accumulate")
     if side.freqs is not None and (side.cos is not None or side.sin is not None):
         raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
     table = "freqs" if side.freqs is not None else "cos" if side.cos is not None else None
@@ -74,7 +74,7 @@ def _angle_gradient(dys, xs, *rest):
     if len(dys) != len(xs):
         raise Error("xs has %d tensors for %d dys" % (len(xs), len(dys)), "xs")
     if side.freqs is None and side.cos is None:
-        raise Error("freqs is missing: the gradient is that of a table", "freqs")
+        raise Error("freqs is missing: the gradient belongs to a table", "freqs")
     return _launch.find_angle_gradient(_ready_spec(rest[SIDE:], len(dys), side), side, dys, xs)
 
 

@@ -40,7 +40,8 @@ def _each(apply, size, names, arrays, dims):
     """Makes a call for each entry of the batch, and stacks the results in dimension 0."""
     if size == 0:
         raise Error(
-            "tensors: vmap over an empty dimension, with angles or shared_heads that need a call for each entry", "tensors"
+            "tensors: vmap over an empty dimension is not for angles or shared_heads that need a call for each entry",
+            "tensors",
         )
     results = [apply(names, _unbatch(arrays, dims, b)) for b in range(size)]
     return tuple(torch.stack(of_one) for of_one in zip(*results))
@@ -122,7 +123,7 @@ class Rotate(Function):
                 _formulas.refuse_table(name, "requires a gradient")
         ctx.names, ctx.wants_freqs = names, "freqs" in names and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
-        # Only the gradient of the angles needs the tensors themselves. A caller may change them otherwise.
+        # Only the gradient of the angles needs the tensors themselves. Without it, a caller may change them.
         ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[: len(names)]))
         ctx.save_for_forward(*arrays)
 
@@ -265,9 +266,9 @@ MOST_LEVELS = 8  # the limit of nested batches
 
 def _level_of(t):
     """Returns the level of the innermost batch of t. PyTorch has no function for it, and a backward on CUDA runs in a
-    thread that does not know it.
+    thread that does not know the level.
 
-    Removing a level that t lacks returns as many entries as the call asks for, here none.
+    If t lacks the level, _remove_batch_dim returns as many entries as it is asked for: here 0.
     """
     return max(level for level in range(1, MOST_LEVELS) if torch._remove_batch_dim(t, level, 0, 0).shape[0])
 

@@ -5,13 +5,13 @@
 #include "core/plan.h"
 
 typedef struct trope_head_sum_kernels {
-    /* Writes tokens [begin, end) of every operand for which trope_is_summed. */
+    /* Writes tokens [begin, end) of every operand whose writer is TROPE_WRITER_SUM. */
     void (*sum)(const trope_plan *plan, int64_t begin, int64_t end);
 } trope_head_sum_kernels;
 
 extern const trope_head_sum_kernels trope_head_sums_portable, trope_head_sums_avx2, trope_head_sums_avx512;
 
-/* Returns the kernels for an instruction set that trope_find_row_kernels has chosen. */
+/* Returns the kernels for an instruction set that trope_find_token_kernels has chosen. */
 const trope_head_sum_kernels *trope_find_head_sums(int32_t isa);
 
 #endif

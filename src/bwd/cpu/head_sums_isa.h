@@ -22,9 +22,9 @@
 #include "fwd/cpu/pairs_template.h"
 #include "bwd/cpu/head_sums_template.h"
 
-static void sum_rows(const trope_plan *plan, int64_t begin, int64_t end)
+static void sum_tokens(const trope_plan *plan, int64_t begin, int64_t end)
 {
-    plan->dtype == TROPE_F64 ? sum_rows_f64(plan, begin, end) : sum_rows_f32(plan, begin, end);
+    plan->dtype == TROPE_F64 ? sum_tokens_f64(plan, begin, end) : sum_tokens_f32(plan, begin, end);
 }
 
-const trope_head_sum_kernels PASTE(trope_head_sums_, ISA_NAME) = {sum_rows};
+const trope_head_sum_kernels PASTE(trope_head_sums_, ISA_NAME) = {sum_tokens};

@@ -7,7 +7,7 @@ typedef struct FN(terms) {
 } FN(terms);
 
 typedef struct FN(tree) {
-    uint64_t count; /* terms so far; bit l is set if level l holds a sum */
+    uint64_t count; /* the number of terms so far; bit l is set if level l holds a sum */
     FN(terms) level[SUM_LEVELS];
 } FN(tree);
 
@@ -56,12 +56,12 @@ static void FN(store_sum)(const FN(sum) * s, REAL *sum, int first, int step, int
     const int64_t stride = s->operand->dst_stride[TROPE_DIM_ELEMENT];
     char *to = s->dst + first * stride * s->plan->element_size;
     if (s->operand->accumulate) {
-        REAL held[SUM_WIDTH];
+        REAL old_dst[SUM_WIDTH];
         if (s->plan->rounding == TROPE_ROUND_NATIVE)
             FN(round_values)(dtype, count, sum);
-        FN(load_strided)(held, to, step * stride, dtype, count);
+        FN(load_strided)(old_dst, to, step * stride, dtype, count);
         for (int i = 0; i < count; i++)
-            sum[i] = held[i] + sum[i];
+            sum[i] = old_dst[i] + sum[i];
     }
     for (int i = 0; i < count; i++)
         sum[i] = FN(canonical)(sum[i]);
@@ -89,8 +89,8 @@ static void FN(sum_run)(const FN(sum) * s, int begin, int end)
         FN(sum_elements)(s, first, end - first < SUM_WIDTH ? end - first : SUM_WIDTH);
 }
 
-/* Loads `count` pairs of one head, from `pair` on, all in one part. The result has the first elements, and from half the
- * width on the second elements. */
+/* Loads `count` pairs of one head, from `pair` on, all in one part. The first half of the result has the first elements,
+ * and the second half has the second elements. */
 static FN(terms) FN(load_pairs)(const FN(sum) * s, const char *window, int pair, int count)
 {
     const trope_plan *plan = s->plan;
@@ -154,12 +154,12 @@ static void FN(clear_head)(const FN(sum) * s)
         memset(s->dst + i * step, 0, (size_t)s->plan->element_size);
 }
 
-static void FN(sum_head)(const FN(sum) * s, trope_row_action action)
+static void FN(sum_head)(const FN(sum) * s, trope_token_action action)
 {
     const trope_plan_operand *o = s->operand;
-    if (action == TROPE_ROW_ZERO) {
+    if (action == TROPE_TOKEN_ZERO) {
         FN(clear_head)(s);
-    } else if (action == TROPE_ROW_COPY || o->rotary_dim == 0) {
+    } else if (action == TROPE_TOKEN_COPY || o->rotary_dim == 0) {
         FN(sum_run)(s, 0, o->head_dim);
     } else {
         FN(sum_run)(s, 0, o->rotary_offset);
@@ -168,7 +168,8 @@ static void FN(sum_head)(const FN(sum) * s, trope_row_action action)
     }
 }
 
-static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t)
+static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                            FN(coefficients) t)
 {
     const int64_t *f = o->src_stride, *g = o->dst_stride, size = plan->element_size;
     const int64_t groups = o->summed_heads == TROPE_SHARED_ALL ? 1 : o->groups;
@@ -179,26 +180,26 @@ static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o,
                                                   : 1;
     for (int64_t group = 0; group < groups; group++) {
         for (int64_t head = 0; head < heads; head++) {
-            s.src = o->src + (row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3]) * size;
-            s.dst = o->dst + (row->batch * g[0] + row->token * g[1] + group * g[2] + head * g[3]) * size;
-            FN(sum_head)(&s, row->action);
+            s.src = o->src + (token->batch * f[0] + token->index * f[1] + group * f[2] + head * f[3]) * size;
+            s.dst = o->dst + (token->batch * g[0] + token->index * g[1] + group * g[2] + head * g[3]) * size;
+            FN(sum_head)(&s, token->action);
         }
     }
 }
 
-static void FN(sum_rows)(const trope_plan *plan, int64_t begin, int64_t end)
+static void FN(sum_tokens)(const trope_plan *plan, int64_t begin, int64_t end)
 {
     REAL space[4 * TROPE_MAX_PAIRS];
     FN(coefficients) coefficients = {0};
     trope_span span = {0};
-    trope_row row;
+    trope_token token;
     for (int64_t number = begin; number < end; number++) {
-        trope_locate_row(plan, number, &row);
-        trope_find_row(plan, &span, &row);
-        if (row.action == TROPE_ROW_ROTATE && plan->pairs > 0)
-            coefficients = FN(find_coefficients)(plan, &row, space);
+        trope_locate_token(plan, number, &token);
+        trope_find_token(plan, &span, &token);
+        if (token.action == TROPE_TOKEN_ROTATE && plan->pairs > 0)
+            coefficients = FN(find_coefficients)(plan, &token, space);
         for (int i = 0; i < plan->operand_count; i++)
             if (trope_writer_of(&plan->operands[i]) == TROPE_WRITER_SUM)
-                FN(sum_operand)(plan, &plan->operands[i], &row, coefficients);
+                FN(sum_operand)(plan, &plan->operands[i], &token, coefficients);
     }
 }

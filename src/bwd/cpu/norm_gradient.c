@@ -22,8 +22,8 @@ const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa)
 typedef struct norm_gradient {
     const trope_plan *plan;
     const trope_norm_gradient_kernels *kernels;
-    int64_t rows, run_rows, runs; /* run_rows: the tokens of each run except the last one */
-    int64_t weights;              /* the weights of all operands that have d_weight */
+    int64_t tokens, run_tokens, runs; /* run_tokens: the length of each run except the last one */
+    int64_t weights;                  /* the weights of all operands that have d_weight */
 } norm_gradient;
 
 /* Returns the number of weights of an operand that has d_weight, otherwise 0. */
@@ -34,15 +34,15 @@ static int64_t wanted_weights(const trope_plan_operand *o)
 
 static norm_gradient plan_runs(const trope_plan *plan)
 {
-    norm_gradient g = {.plan = plan, .rows = plan->batch * plan->tokens};
-    g.run_rows = (g.rows + TROPE_NORM_RUNS - 1) / TROPE_NORM_RUNS;
-    g.runs = g.rows ? (g.rows + g.run_rows - 1) / g.run_rows : 0;
+    norm_gradient g = {.plan = plan, .tokens = plan->batch * plan->tokens};
+    g.run_tokens = (g.tokens + TROPE_NORM_RUNS - 1) / TROPE_NORM_RUNS;
+    g.runs = g.tokens ? (g.tokens + g.run_tokens - 1) / g.run_tokens : 0;
     for (int i = 0; i < plan->operand_count; i++)
         g.weights += wanted_weights(&plan->operands[i]);
     return g;
 }
 
-/* Returns the size of a sum in bytes. Sums are f32, or f64 with f64. */
+/* Returns the size of a sum in bytes. Sums are f32, or f64 with f64 operands. */
 static int64_t real_size(const trope_plan *plan)
 {
     return trope_element_size(trope_gradient_dtype(plan->dtype));
@@ -59,7 +59,8 @@ static void run_runs(const void *context, int64_t begin, int64_t end)
     const norm_gradient *g = context;
     const size_t bytes = (size_t)(g->weights * real_size(g->plan));
     for (int64_t run = begin; run < end; run++) {
-        const int64_t first = run * g->run_rows, after = first + g->run_rows < g->rows ? first + g->run_rows : g->rows;
+        const int64_t first = run * g->run_tokens,
+                      after = first + g->run_tokens < g->tokens ? first + g->run_tokens : g->tokens;
         char *const sums = g->weights ? (char *)g->plan->workspace + (size_t)run * bytes : NULL;
         if (sums)
             memset(sums, 0, bytes);

@@ -30,8 +30,8 @@ static FN(coefficients)
     return (FN(coefficients)){c1, s1, c2, s2};
 }
 
-/* Loads `count` pairs of a window in memory, from pair i of a part that begins at `part`. Stores them like a part of
- * `count` pairs. */
+/* Loads `count` pairs of a window in memory, from pair i of the part that begins at `part`. `to` receives them like a part
+ * that has `count` pairs. */
 static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, const char *part, int64_t step,
                                   int32_t dtype, int i, int count, REAL *to)
 {
@@ -41,7 +41,7 @@ static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, 
         FN(load_strided)(to + count, part + trope_second_in_part(0, o->part_pairs, i) * bytes, step, dtype, count);
 }
 
-/* Does the reverse: stores `count` pairs into a part. */
+/* The reverse of load_pairs: stores `count` pairs into a part. */
 static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved, const REAL *from, int i, int count,
                                    REAL *part)
 {
@@ -51,8 +51,8 @@ static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved,
         memcpy(part + trope_second_in_part(0, o->part_pairs, i), from + count, bytes);
 }
 
-/* Rotates a window in memory. It computes M' of the window with coefficients that are not rounded, or M of it as in
- * forward. */
+/* Rotates a window in memory. With is_forward, it computes M of the window as in forward, otherwise M' with coefficients
+ * that are not rounded. */
 static __attribute__((noinline)) void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward,
                                                         const char *from, int64_t step, int32_t dtype, FN(coefficients) t,
                                                         REAL *to)
@@ -139,7 +139,7 @@ static void FN(find_gradient)(const FN(head_gradient) * h, int64_t first, int co
         g[i] = h->rstd * REAL_FMA(-in[i], h->k, g[i]);
 }
 
-/* Computes the gradient of the window of `in`. It replaces the rotated window. */
+/* Computes the gradient of the window of `in`. The gradient replaces the rotated window. */
 static void FN(find_window_gradient)(FN(head_gradient) * h)
 {
     const trope_plan_operand *o = h->operand;
@@ -219,128 +219,128 @@ static void FN(copy_padding)(const FN(head_gradient) * h)
 }
 
 /* Rotates a head, and finds its rstd and k. With a norm over the token, they are already known. */
-static void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
+static void FN(begin_head)(FN(head_gradient) * h, const trope_token *token, FN(coefficients) t, const int64_t head[2])
 {
     FN(rotate_head)(h, t);
     if (h->operand->norm.is_token)
         return;
-    h->rstd = FN(find_rstd)(h->plan, h->operand, row, head, &h->in);
+    h->rstd = FN(find_rstd)(h->plan, h->operand, token, head, &h->in);
     h->k = FN(slope_of_products)(h, FN(sum_products)(h));
 }
 
-static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
+static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_token *token, FN(coefficients) t, const int64_t head[2])
 {
     const trope_plan_operand *o = h->operand;
-    if (row->action == TROPE_ROW_ZERO) {
+    if (token->action == TROPE_TOKEN_ZERO) {
         if (!o->accumulate)
             FN(fill_head)(h, 0);
         return;
     }
-    if (row->action == TROPE_ROW_COPY) {
+    if (token->action == TROPE_TOKEN_COPY) {
         FN(copy_padding)(h);
         return;
     }
-    if (trope_is_poisoned(h->plan, o, row)) {
+    if (trope_is_poisoned(h->plan, o, token)) {
         FN(fill_head)(h, FN(canonical)((REAL)NAN));
         return;
     }
-    FN(begin_head)(h, row, t, head);
+    FN(begin_head)(h, token, t, head);
     if (h->dst)
         FN(store_gradient)(h, t);
 }
 
-static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const int64_t head[2])
+static int64_t FN(offset_of)(const int64_t *stride, const trope_token *token, const int64_t head[2])
 {
-    return row->batch * stride[TROPE_DIM_BATCH] + row->token * stride[TROPE_DIM_TOKEN] + head[0] * stride[TROPE_DIM_GROUP] +
-           head[1] * stride[TROPE_DIM_HEAD];
+    return token->batch * stride[TROPE_DIM_BATCH] + token->index * stride[TROPE_DIM_TOKEN] +
+           head[0] * stride[TROPE_DIM_GROUP] + head[1] * stride[TROPE_DIM_HEAD];
 }
 
-/* Sets the addresses of a head and its weights. SUMS are the sums of the operand's weights, or NULL. */
-static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const int64_t head[2], REAL *sums)
+/* Sets the addresses of a head and its weights. `sums` are the sums of the operand's weights, or NULL. */
+static void FN(place_head)(FN(head_gradient) * h, const trope_token *token, const int64_t head[2], REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
     const int64_t size = h->plan->element_size;
-    h->in = (FN(head_values)){o->forward_src + FN(offset_of)(o->forward_src_stride, row, head) * size,
+    h->in = (FN(head_values)){o->forward_src + FN(offset_of)(o->forward_src_stride, token, head) * size,
                               o->forward_src_stride[TROPE_DIM_ELEMENT], NULL};
-    h->out =
-        (FN(head_values)){o->src + FN(offset_of)(o->src_stride, row, head) * size, o->src_stride[TROPE_DIM_ELEMENT], NULL};
-    h->dst = o->dst ? o->dst + FN(offset_of)(o->dst_stride, row, head) * size : NULL;
+    h->out = (FN(head_values)){o->src + FN(offset_of)(o->src_stride, token, head) * size, o->src_stride[TROPE_DIM_ELEMENT],
+                               NULL};
+    h->dst = o->dst ? o->dst + FN(offset_of)(o->dst_stride, token, head) * size : NULL;
     h->weight = FN(weights_of_head)(o, head);
     h->sums = sums ? sums + (head[0] * o->heads_per_group + head[1]) * o->norm.weight_of_head : NULL;
 }
 
 /* Finds rstd and k of a token with a norm over all of its heads. With TROPE_SUMS_WRITE, it finds only the sums of the
- * heads. If sums are read or written, rstd is read. */
-static void FN(begin_token)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, REAL *sums)
+ * heads. A call that reads or writes sums also reads rstd. */
+static void FN(begin_token)(FN(head_gradient) * h, const trope_token *token, FN(coefficients) t, REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
     FN(tree_sum) squares = {.count = 0}, products = {.count = 0};
     for (int64_t group = 0; !o->norm.reads_rstd && group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
-            FN(place_head)(h, row, (const int64_t[]){group, in_group}, NULL);
+            FN(place_head)(h, token, (const int64_t[]){group, in_group}, NULL);
             if (o->norm.is_after)
                 FN(rotate_head)(h, t);
             FN(push_sum)(&squares, 0, FN(sum_squares)(h->plan, o, &h->in));
         }
     }
-    h->rstd = FN(find_rstd_of_token)(h->plan, o, row, &squares);
+    h->rstd = FN(find_rstd_of_token)(h->plan, o, token, &squares);
     const int is_known = o->norm.sums_read && !sums;
     for (int64_t group = 0; !is_known && group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
-            FN(place_head)(h, row, (const int64_t[]){group, in_group}, sums);
+            FN(place_head)(h, token, (const int64_t[]){group, in_group}, sums);
             FN(rotate_head)(h, t);
-            FN(add_head)(h->plan, o, row, &products, FN(sum_products)(h));
+            FN(add_head)(h->plan, o, token, &products, FN(sum_products)(h));
         }
     }
     if (o->norm.sums_read)
         products.count = 0;
-    FN(read_sums)(h->plan, o, row, &products);
+    FN(read_sums)(h->plan, o, token, &products);
     h->k = FN(slope_of_products)(h, FN(end_sum)(&products));
 }
 
-/* SUMS are the sums of the operand's weights, or NULL. Not inlined, so that its arrays are not on the stack while
- * coefficients are computed. */
+/* `sums` are the sums of the operand's weights, or NULL. The function is not inlined, so that its arrays are not on the
+ * stack while coefficients are computed. */
 static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o,
-                                                              const trope_row *row, FN(coefficients) t, REAL *sums)
+                                                              const trope_token *token, FN(coefficients) t, REAL *sums)
 {
     REAL rotated[TROPE_MAX_ROTARY_DIM];
     FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = rotated};
-    const int is_normed = o->norm.is_token && row->action == TROPE_ROW_ROTATE, writes_sums = trope_writes_sums(o);
-    if (is_normed && (writes_sums || !trope_is_poisoned(plan, o, row)))
-        FN(begin_token)(&h, row, t, sums);
+    const int is_normed = o->norm.is_token && token->action == TROPE_TOKEN_ROTATE, writes_sums = trope_writes_sums(o);
+    if (is_normed && (writes_sums || !trope_is_poisoned(plan, o, token)))
+        FN(begin_token)(&h, token, t, sums);
     if (writes_sums && !is_normed)
-        FN(clear_sums)(plan, o, row);
+        FN(clear_sums)(plan, o, token);
     if (writes_sums)
         return;
     for (int64_t group = 0; group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
             const int64_t head[] = {group, in_group};
-            FN(place_head)(&h, row, head, sums);
-            FN(gradient_of_head)(&h, row, t, head);
+            FN(place_head)(&h, token, head, sums);
+            FN(gradient_of_head)(&h, token, t, head);
         }
     }
 }
 
-static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t end, REAL *sums)
+static void FN(gradient_of_tokens)(const trope_plan *plan, int64_t begin, int64_t end, REAL *sums)
 {
     trope_plan once = *plan;
     once.rounding = TROPE_ROUND_ONCE; /* backward follows the formula, without forward's rounding */
     REAL space[4 * TROPE_MAX_PAIRS];
     FN(coefficients) coefficients = {0};
     trope_span span = {0};
-    trope_row row;
+    trope_token token;
     for (int64_t number = begin; number < end; number++) {
-        row.batch = number / plan->tokens;
-        row.token = number % plan->tokens;
-        trope_find_row(plan, &span, &row);
-        if (row.action == TROPE_ROW_ROTATE && plan->pairs > 0)
-            coefficients = FN(find_coefficients)(&once, &row, space);
+        token.batch = number / plan->tokens;
+        token.index = number % plan->tokens;
+        trope_find_token(plan, &span, &token);
+        if (token.action == TROPE_TOKEN_ROTATE && plan->pairs > 0)
+            coefficients = FN(find_coefficients)(&once, &token, space);
         REAL *of_operand = sums;
         for (int i = 0; i < plan->operand_count; i++) {
             const trope_plan_operand *o = &plan->operands[i];
             if (!o->norm.is_given)
                 continue;
-            FN(gradient_of_operand)(plan, o, &row, coefficients, o->norm.d_weight ? of_operand : NULL);
+            FN(gradient_of_operand)(plan, o, &token, coefficients, o->norm.d_weight ? of_operand : NULL);
             if (o->norm.d_weight)
                 of_operand += trope_count_weights(o);
         }
@@ -351,7 +351,8 @@ static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t 
 #define ANGLE_SPACE (sizeof(REAL) < sizeof(double) ? 4 * TROPE_MAX_PAIRS : 1)
 
 /* Returns the coefficients of a token in the type of the arithmetic. */
-static FN(coefficients) FN(coefficients_of_angles)(const trope_plan_operand *o, const trope_row_angles *angles, REAL *space)
+static FN(coefficients)
+    FN(coefficients_of_angles)(const trope_plan_operand *o, const trope_token_angles *angles, REAL *space)
 {
 #ifdef REAL_IS_DOUBLE
     (void)o, (void)space;
@@ -366,27 +367,27 @@ static FN(coefficients) FN(coefficients_of_angles)(const trope_plan_operand *o, 
 #endif
 }
 
-static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                   const trope_row_angles *angles, const int64_t head[2], const trope_token_norm *token,
-                                   REAL *du)
+static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                                   const trope_token_angles *angles, const int64_t head[2],
+                                   const trope_token_norm *token_norm, REAL *du)
 {
     REAL space[ANGLE_SPACE];
     FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = du};
-    h.rstd = (REAL)token->rstd;
-    h.k = (REAL)token->k;
-    FN(place_head)(&h, row, head, NULL);
-    FN(begin_head)(&h, row, FN(coefficients_of_angles)(o, angles, space), head);
+    h.rstd = (REAL)token_norm->rstd;
+    h.k = (REAL)token_norm->k;
+    FN(place_head)(&h, token, head, NULL);
+    FN(begin_head)(&h, token, FN(coefficients_of_angles)(o, angles, space), head);
     FN(find_window_gradient)(&h);
     for (int e = 0; e < o->rotary_dim; e++)
         du[e] = FN(canonical)(du[e]);
 }
 
-static trope_token_norm FN(norm_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                          const trope_row_angles *angles, REAL *window)
+static trope_token_norm FN(norm_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                                          const trope_token_angles *angles, REAL *window)
 {
     REAL space[ANGLE_SPACE];
     FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = window};
-    FN(begin_token)(&h, row, FN(coefficients_of_angles)(o, angles, space), NULL);
+    FN(begin_token)(&h, token, FN(coefficients_of_angles)(o, angles, space), NULL);
     return (trope_token_norm){h.rstd, h.k};
 }
 

@@ -14,7 +14,7 @@ int trope_cuda_gradient_fits(const trope_plan *plan)
 {
     const double units = (double)plan->batch * (double)plan->tokens, batch = plan->d_freqs_stride.batch ? plan->batch : 1,
                  buckets = plan->d_freqs ? (double)rows_of_gradient(*plan) * batch : 0;
-    return elements_of_row(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->axes < INT32_MAX;
+    return elements_of_token(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->pair_axes < INT32_MAX;
 }
 
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
@@ -34,7 +34,7 @@ const trope_cuda_kernel *trope_cuda_find_gradient(const trope_plan *plan)
 
 /* ---- launches ---- */
 
-/* The state of a call's launches. After the first that fails, nothing more is launched. */
+/* The state of a call's launches. After the first failed launch, nothing more is launched. */
 struct gradient_launches {
     device_facts device;
     void *stream;
@@ -44,7 +44,8 @@ struct gradient_launches {
 static void launch(gradient_launches *l, const void *kernel, const block_launch &size, void **arguments)
 {
     if (l->error == cudaSuccess && size.blocks.x > 0)
-        l->error = launch_early(l->device, kernel, size.blocks, size.threads, size.shared_bytes, l->stream, arguments);
+        l->error =
+            launch_early(l->device, kernel, size.blocks, size.threads, size.shared_memory_bytes, l->stream, arguments);
 }
 
 /* Launches an adder with enough blocks for `count` elements, `of_block` for each block. */
@@ -55,39 +56,39 @@ static void launch_adder(gradient_launches *l, const void *kernel, int64_t count
     block_launch size = {};
     size.blocks = dim3((unsigned)quotient_up(count, of_block));
     size.threads = dim3(is_wide ? WIDE_THREADS : (unsigned)SUMS_THREADS);
-    size.shared_bytes = counted * sizeof(uint32_t) << s.bits;
+    size.shared_memory_bytes = counted * sizeof(uint32_t) << s.bits;
     void *arguments[] = {(void *)&s};
     launch(l, kernel, size, arguments);
 }
 
 template <class CALL>
-static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t shared_bytes, gradient_launches *l)
+static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t shared_memory_bytes, gradient_launches *l)
 {
     CALL g;
     static_cast<gradient_call &>(g) = of;
     plan_segments(vectors, &g);
-    const uint32_t units = g.shape.rows_of_block, threads = units * g.unit_threads.divisor;
+    const uint32_t units = g.shape.tokens_of_block, threads = units * g.unit_threads.divisor;
     block_launch size = {};
-    size.blocks = dim3((unsigned)quotient_up(g.shape.rows, units));
+    size.blocks = dim3((unsigned)quotient_up(g.shape.tokens, units));
     size.threads = dim3((unsigned)quotient_up(threads, 32) * 32);
-    size.shared_bytes = shared_bytes;
+    size.shared_memory_bytes = shared_memory_bytes;
     void *arguments[] = {&g, g.plan.plan.step};
     launch(l, trope_backward_kernels_of(g.plan.plan.dtype)->gradient[vectors].function, size, arguments);
 }
 
-static void launch_pass(const gradient_call &g, bool vectors, size_t shared_bytes, gradient_launches *l)
+static void launch_pass(const gradient_call &g, bool vectors, size_t shared_memory_bytes, gradient_launches *l)
 {
     if (vectors)
-        launch_kernel_of_pass<usual_gradient>(g, true, shared_bytes, l);
+        launch_kernel_of_pass<narrow_gradient>(g, true, shared_memory_bytes, l);
     else
-        launch_kernel_of_pass<wide_gradient>(g, false, shared_bytes, l);
+        launch_kernel_of_pass<wide_gradient>(g, false, shared_memory_bytes, l);
 }
 
 /* Sorts the units of a call by rows of d_freqs, and adds the units of each row. */
 static void launch_sorted(angle_sums *s, gradient_launches *l)
 {
     uint32_t bits = 1;
-    while ((uint32_t)s->plan.axes * s->buckets >> bits)
+    while ((uint32_t)s->plan.pair_axes * s->buckets >> bits)
         bits++;
     s->bits = (uint32_t)quotient_up(bits, quotient_up(bits, SORT_MAX_BITS));
     for (s->shift = 0; s->shift < bits; s->shift += s->bits, s->from = !s->from) {
@@ -99,18 +100,19 @@ static void launch_sorted(angle_sums *s, gradient_launches *l)
     launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s);
 }
 
-static void launch_all(const gradient_call &g, bool vectors, size_t shared_bytes, angle_sums *s, gradient_launches *l)
+static void launch_all(const gradient_call &g, bool vectors, size_t shared_memory_bytes, angle_sums *s,
+                       gradient_launches *l)
 {
     const trope_plan &plan = g.plan.plan;
     const bool is_known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_TOKENS;
-    if (plan.d_freqs && (g.shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
-        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* no items: writes zeros */
-    launch_pass(g, vectors, shared_bytes, l);
+    if (plan.d_freqs && (g.shape.tokens == 0 || (is_known && plan.tokens != plan.angles.rows)))
+        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* without items, this writes zeros */
+    launch_pass(g, vectors, shared_memory_bytes, l);
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
-        launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
-    else if (g.mode == GRADIENT_SEQUENCES && g.shape.rows > 0)
+        launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->column_threads, *s);
+    else if (g.mode == GRADIENT_SEQUENCES && g.shape.tokens > 0)
         launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS / s->row_warps, *s);
-    else if (g.mode == GRADIENT_SORTED && g.shape.rows > 0)
+    else if (g.mode == GRADIENT_SORTED && g.shape.tokens > 0)
         launch_sorted(s, l);
 }
 
@@ -132,7 +134,7 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
 {
     gradient_call g;
     angle_sums sums;
-    const size_t shared_bytes = plan_gradient(*plan, &g);
+    const size_t shared_memory_bytes = plan_gradient(*plan, &g);
     plan_sums(g, &sums);
     g.sums = sums.sums;
     g.keys = sums.keys[0];
@@ -143,6 +145,6 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
     gradient_launches launches = {};
     launches.device = facts_of_device();
     launches.stream = plan->stream;
-    launch_all(g, gradient_can_be_vectors(*plan), shared_bytes, &sums, &launches);
+    launch_all(g, gradient_can_be_vectors(*plan), shared_memory_bytes, &sums, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

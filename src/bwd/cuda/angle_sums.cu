@@ -1,14 +1,15 @@
-/* The gradient of the angles on CUDA, second part: the adders turn sums of units into sums of rows of d_freqs. Each sum has a
- * fixed order: units ascend, numbered batch * tokens + token, within each of the runs and threads whose results are then added.
+/* The gradient of the angles on CUDA, second part: the adders combine sums of units into sums of rows of d_freqs. Each sum
+ * has a fixed order. A run or thread adds its units in ascending order of their numbers (batch * tokens + token). Then the
+ * results of runs or threads are added.
  *
- * The shapes determine which units share a row, or cu_seqlens do if there are few packed sequences. Otherwise our own stable
- * radix sort finds these units. It needs no device to determine the size of its scratch memory, and no kernels besides those
- * here. */
+ * The shapes determine which units share a row. If there are few packed sequences, cu_seqlens determines it. Otherwise
+ * our own stable radix sort finds these units. Its kernels are all in this file, and the size of its scratch memory is
+ * known without a device. */
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/kernels.h"
 
-/* Loads several numbers together, then adds them in order. A loop that adds each number as soon as it is loaded would wait for
- * each load. */
+/* Loads several numbers together, then adds them in order. A loop that adds each number as soon as it is loaded would
+ * wait for each load. */
 template <typename LOAD> __device__ __forceinline__ double add_together(double sum, LOAD load)
 {
     double loaded[LOADED_TOGETHER];
@@ -23,32 +24,34 @@ template <typename LOAD> __device__ __forceinline__ double add_together(double s
 
 /* ---- units in an order that the shapes determine ---- */
 
-/* Adds rows of sums. Several threads share a column: each adds every n-th row, and a tree adds the results of these threads. */
+/* Adds rows of sums. Several threads share a column: each adds every n-th row, and a tree adds the results of these
+ * threads. */
 static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    __shared__ double lanes[WIDE_THREADS];
+    __shared__ double partial[WIDE_THREADS];
     take_turn();
-    const uint32_t of_block = WIDE_THREADS / s.lanes, columns = columns_of(s.plan);
+    const uint32_t of_block = WIDE_THREADS / s.column_threads, columns = columns_of(s.plan);
     const int64_t at = (int64_t)blockIdx.x * of_block + threadIdx.x % of_block, token = at / columns;
     double sum = 0;
-    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.lanes * LOADED_TOGETHER)
+    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.column_threads * LOADED_TOGETHER)
         sum = add_together(sum, [&](uint32_t i) {
-            const int64_t of_lane = row + i * s.lanes;
-            return of_lane < s.rows && at < s.width ? __ldcs(s.sums + of_lane * s.row_stride + at * s.column_stride) : 0;
+            const int64_t of_thread = row + i * s.column_threads;
+            return of_thread < s.rows && at < s.width ? __ldcs(s.sums + of_thread * s.row_stride + at * s.column_stride)
+                                                      : 0;
         });
-    lanes[threadIdx.x] = sum;
+    partial[threadIdx.x] = sum;
     for (uint32_t half = WIDE_THREADS / 2; half >= of_block; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half)
-            lanes[threadIdx.x] += lanes[threadIdx.x + half];
+            partial[threadIdx.x] += partial[threadIdx.x + half];
     }
     if (threadIdx.x >= of_block || at >= s.width)
         return;
     if (s.plan.d_inv_freq)
-        s.plan.d_inv_freq[at] = signed_sum(s.plan, lanes[threadIdx.x]);
-    else /* the row of d_freqs; if it has only one, the position does not matter */
+        s.plan.d_inv_freq[at] = signed_sum(s.plan, partial[threadIdx.x]);
+    else /* the row of d_freqs; if d_freqs has only one row, the position does not matter */
         angle_column(s.plan, (uint32_t)(at - token * columns))
-            .store(0, trope_dense_position(&s.plan.sequences, token), lanes[threadIdx.x]);
+            .store(0, trope_dense_position(&s.plan.position_source, token), partial[threadIdx.x]);
 }
 
 /* ---- units of packed sequences ---- */
@@ -60,7 +63,7 @@ struct token_run {
 
 /* Loads the run of a sequence. Number 0 is the gap before the first sequence, and the last number is the gap after the last
  * sequence. */
-__device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int32_t number)
+__device__ __forceinline__ token_run load_sequence(const trope_position_source &s, int32_t number)
 {
     if (number > (int32_t)s.count + 1)
         return {0, 0};
@@ -70,10 +73,10 @@ __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 
-/* Adds each row of d_freqs over the sequences that have a token at that position. A block has one row or a few, which share its
- * warps evenly. First it lists the sequences that reach its first row. Each warp of a row adds every n-th sequence of the list,
- * then the results of the warps are added in order. The kernel reads cu_seqlens before the previous kernel of the same call has
- * ended: see early_launch.cuh. */
+/* Adds each row of d_freqs over the sequences that have a token at that position. A block has one or a few rows, which
+ * share its warps evenly. First it lists the sequences that reach its first row. Each warp of a row adds every n-th
+ * sequence of the list, then the results of the warps are added in order. The kernel reads cu_seqlens before the
+ * previous kernel of the same call has ended: see early_launch.cuh. */
 static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ token_run list[SUMS_THREADS];
@@ -83,7 +86,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERN
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan),
                    number = warp / s.row_warps, share = warp % s.row_warps;
     const int64_t first_row = (int64_t)blockIdx.x * (SUMS_WARPS / s.row_warps), row = first_row + number;
-    const token_run own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
+    const token_run own = load_sequence(plan.position_source, (int32_t)threadIdx.x);
     take_turn();
     const uint32_t reach = __ballot_sync(UINT32_MAX, own.length > first_row);
     uint32_t at = (uint32_t)__popc(reach & ((1u << lane) - 1)), count = 0;
@@ -131,9 +134,9 @@ __device__ __forceinline__ uint32_t digit_at(const angle_sums &s, uint32_t i)
 /* Counts how often each digit occurs in each tile. */
 static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    extern __shared__ __align__(16) char shared[];
+    extern __shared__ __align__(16) char shared_memory[];
     take_turn();
-    uint32_t *counts = (uint32_t *)shared;
+    uint32_t *counts = (uint32_t *)shared_memory;
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         counts[d] = 0;
     __syncthreads();
@@ -191,9 +194,9 @@ __device__ __forceinline__ void find_warp_starts(const angle_sums &s, uint32_t *
 /* Moves each item to its place: after all items with smaller digits, and after the earlier items with the same digit. */
 static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    extern __shared__ __align__(16) char shared[];
+    extern __shared__ __align__(16) char shared_memory[];
     take_turn();
-    uint32_t *starts = (uint32_t *)shared;
+    uint32_t *starts = (uint32_t *)shared_memory;
     find_warp_starts(s, starts);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
                    first = blockIdx.x * tile_items(s) + warp * s.warp_items;
@@ -228,8 +231,8 @@ __device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column
     return sum;
 }
 
-/* Keeps many threads busy even if many units share one row: if all units of a run have the same key, a warp adds them and stores
- * the sum in place of the first unit. */
+/* If all units of a run have the same key, a warp adds them and stores the sum in place of the first unit. So many
+ * threads are busy even if many units share one row. */
 static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
@@ -238,15 +241,15 @@ static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_P
     if (last > s.items)
         return;
     const uint32_t key = s.keys[s.from][first];
-    if (s.keys[s.from][last - 1] != key || key == (uint32_t)s.plan.axes * s.buckets)
+    if (s.keys[s.from][last - 1] != key || key == (uint32_t)s.plan.pair_axes * s.buckets)
         return;
     for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
         if (axis_of_column(s.plan, column) == key / s.buckets)
             s.sums[(size_t)s.values[s.from][first] * columns + column] = add_units(s, column, 0, first, last, 1);
 }
 
-/* Returns how many keys are below `key`, which is the same for all threads of the warp. In each round, each thread compares one
- * of 32 evenly spaced keys. */
+/* Returns how many keys are below `key`, which is the same for all threads of the warp. In each round, each thread
+ * compares one of 32 evenly spaced keys. */
 __device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t key)
 {
     uint32_t low = 0, high = s.items;
@@ -260,8 +263,8 @@ __device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t ke
     return low;
 }
 
-/* Computes each row of d_freqs by one warp. It adds the units before the first whole run, then the sums of whole runs, then the
- * remaining units. Without items, the sums are 0. Elements between the strides of d_freqs are not written. */
+/* Computes each row of d_freqs by one warp. It adds the units before the first whole run, then the sums of whole runs,
+ * then the remaining units. Without items, the sums are 0. Elements between the strides of d_freqs are not written. */
 static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
@@ -270,7 +273,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
     if (bucket >= s.buckets)
         return;
     const int64_t batch = bucket / rows_of_gradient(plan), row = bucket - batch * rows_of_gradient(plan);
-    for (uint32_t axis = 0; axis < (uint32_t)plan.axes; axis++) {
+    for (uint32_t axis = 0; axis < (uint32_t)plan.pair_axes; axis++) {
         const uint32_t first = count_below(s, axis * s.buckets + bucket),
                        last = count_below(s, axis * s.buckets + bucket + 1);
         const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),

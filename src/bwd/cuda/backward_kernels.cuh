@@ -5,43 +5,43 @@
 #include "bwd/cuda/gradient_pass.cuh"
 #include "bwd/cuda/head_sums.cuh"
 #include "bwd/cuda/kernels.h"
-#include "bwd/cuda/norm_gradient_any.cuh"
+#include "bwd/cuda/norm_gradient_generic.cuh"
 
 #define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
-        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_ANY, ANGLES_ANY, !VECTORS>>,                          \
+        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, POSITIONS_GENERIC, ANGLES_GENERIC, !VECTORS>>,             \
             "cuda-" name "-" form "-sums"                                                                                  \
     }
 #define GRADIENT_KERNEL(name, DTYPE, form, VECTORS)                                                                        \
     {                                                                                                                      \
         (const void *)angle_gradient_kernel<gradient_pass<DTYPE, VECTORS>>, "cuda-" name "-" form "-gradient"              \
     }
-#define ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                              \
+#define GENERIC_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                          \
     {                                                                                                                      \
-        (const void *)norm_gradient_any_kernel<any_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"           \
+        (const void *)norm_gradient_generic_kernel<generic_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"   \
     }
-#define ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES, ORDER)                                                 \
+#define ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, POSITIONS, ANGLES, ORDER)                                            \
     {                                                                                                                      \
-        (const void *)norm_gradient_kernel<norm_gradient_pass<DTYPE, ROWS, ANGLES, ORDER>>,                                \
+        (const void *)norm_gradient_kernel<norm_gradient_pass<DTYPE, POSITIONS, ANGLES, ORDER>>,                           \
             "cuda-" name "-vectors-norm-gradient" of                                                                       \
     }
-#define NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES)                                                                \
-    ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES, TROPE_NORM_BEFORE)
-/* Read positions may be beyond the table and poison a token. Only the generic kernel supports that, so read positions with a
- * table have no fast path. */
+#define NORM_GRADIENT_KERNEL(name, DTYPE, of, POSITIONS, ANGLES)                                                           \
+    ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, POSITIONS, ANGLES, TROPE_NORM_BEFORE)
+/* Read positions may be beyond the table and poison a token. Only the generic kernel supports that, so read positions
+ * with a table have no fast path. */
 #define FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                            \
-    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                             \
-      NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                            \
-     {NORM_GRADIENT_KERNEL(name, DTYPE, "-read-phase", ROWS_READ, ANGLES_PHASE)},                                          \
-     {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                                   \
-      NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)},                                  \
-     {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", ROWS_SEARCHED_GENERIC, ANGLES_PHASE)}},                 \
+    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE),                        \
+      NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", POSITIONS_FROM_TOKENS, ANGLES_TABLE)},                       \
+     {NORM_GRADIENT_KERNEL(name, DTYPE, "-read-phase", POSITIONS_READ, ANGLES_PHASE)},                                     \
+     {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", POSITIONS_SEARCHED, ANGLES_PHASE),                              \
+      NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", POSITIONS_SEARCHED, ANGLES_TABLE)},                             \
+     {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", POSITIONS_SEARCHED_GENERIC, ANGLES_PHASE)}},            \
     {                                                                                                                      \
-        ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "-after-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE,              \
+        ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "-after-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE,         \
                                      TROPE_NORM_AFTER)                                                                     \
     }
 #define FEW_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                             \
-    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)}},                           \
+    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE)}},                      \
     {                                                                                                                      \
     }
 #define WALK_KERNEL(name, DTYPE)                                                                                           \
@@ -61,8 +61,8 @@
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
-            {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                    \
-             ANY_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                       \
+            {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", POSITIONS_GENERIC, ANGLES_GENERIC, 0),       \
+             GENERIC_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                   \
             WALK(name, DTYPE)                                                                                              \
     }
 

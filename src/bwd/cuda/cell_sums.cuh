@@ -5,11 +5,11 @@
 #include "bwd/cuda/norm_gradient_call.cuh"
 #include "fwd/cuda/norm.cuh"
 
-/* Returns the terms of d_weight of a block, in shared memory. They are ordered by element of a thread's vectors, then by the
- * thread's index in its head, then by place. */
+/* Returns the terms of d_weight of a block, in shared memory. They are ordered by element of a thread's vectors, then by
+ * the thread's index in its head, then by place. */
 __device__ __forceinline__ float *terms_of_block(const block_shape &shape)
 {
-    return (float *)(shared + shape.terms_at);
+    return (float *)(shared_memory + shape.terms_at);
 }
 
 /* CELL_SUMS consecutive numbers. */
@@ -24,13 +24,13 @@ template <class R> struct cell_element {
     __device__ __forceinline__ void find(const norm_gradient_call &call, uint32_t e)
     {
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,
-                       lane = (vector - of_run) / 2 + of_run - which * call.join;
+                       in_head = (vector - of_run) / 2 + of_run - which * call.join;
         element = found_here(e);
-        terms_at = found_here((which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + lane * call.terms_of_lane);
+        terms_at = found_here((which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + in_head * call.terms_of_item);
     }
 
     /* Stores the sum of each operand for this element. */
-    __device__ __forceinline__ void add(const norm_gradient_call &call, uint32_t rows) const
+    __device__ __forceinline__ void add(const norm_gradient_call &call, uint32_t tokens) const
     {
         const block_shape &shape = call.shape;
         const uint32_t slice = slice_of_block(shape), first = slice * shape.units_of_block;
@@ -40,8 +40,8 @@ template <class R> struct cell_element {
             const uint32_t begin = max(o.first_unit, first) - first,
                            end = min(max(o.after_unit, first), first + shape.units_of_block) - first;
             if (o.is_wanted && begin < end)
-                *call.sums.template sum<float>(o, slice - o.first_slice, block_of_rows(shape), element) =
-                    add_places(shape, o.places_at + begin, o.places_at + begin + (end - begin) * rows);
+                *call.sums.template sum<float>(o, slice - o.first_slice, block_of_tokens(shape), element) =
+                    add_places(shape, o.places_at + begin, o.places_at + begin + (end - begin) * tokens);
         }
     }
 

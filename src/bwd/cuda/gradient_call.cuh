@@ -1,10 +1,10 @@
-/* The gradient of the angles on CUDA: what the host tells the kernels, and where sums go.
+/* The gradient of the angles on CUDA: the parameters of the kernels, and where sums go.
  *
- * A unit is a token with the batch entries that share its angles and are processed together. The heads of a unit form one list,
- * ordered by batch entry, then by operand (only operands that rotate). A thread has a lane, which is PAIRS pairs of a head, and
- * a slot, which is every n-th head of the list. The thread adds the heads of its slot in order. Then the slots of a warp are
- * added pairwise (in a tree), and the sums of the warps in order. So the order depends only on shapes and options, and the
- * vector and element kernels add in the same order. */
+ * A unit is a token with the batch entries that share its angles and are processed together. The heads of a unit form
+ * one list, ordered by batch entry, then by operand (only operands that rotate). A thread has an item, which is PAIRS
+ * pairs of a head, and a slot, which is every n-th head of the list. The thread adds the heads of its slot in order.
+ * Then the slots of a warp are added pairwise (in a tree), and the sums of the warps in order. So the order depends only
+ * on shapes and options, and the vector and element kernels add in the same order. */
 #ifndef TROPE_BWD_CUDA_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_GRADIENT_CALL_CUH
 
@@ -19,15 +19,16 @@ enum gradient_mode {
     GRADIENT_TOTAL      /* each block adds its units, and an adder adds the blocks: d_inv_freq, or d_freqs of one row */
 };
 
-/* Parameters of the pass. In `shape`, a row is a unit: its outer index is the run of batch entries, its inner index the token. */
+/* Parameters of the pass. In `shape`, the tokens are units. The outer index of a unit is the run of batch entries, and
+ * its inner index is the token. */
 struct gradient_call {
     block_shape shape;
     cuda_plan plan;   /* with rounding ONCE; the call's own rounding: */
-    int32_t rounding; /* applies to the coefficients that rotate dx, but not to those in the sums */
+    int32_t rounding; /* applies to the coefficients that rotate dx, but not to the coefficients in the sums */
     gradient_mode mode;
     uint32_t batch, entries; /* number of batch entries, and maximum number in a unit */
     trope_divisor heads_of_entry, unit_threads;
-    uint32_t lane_bits;            /* a head has 2^lane_bits lanes */
+    uint32_t item_bits;            /* a head has 2^item_bits items */
     uint32_t slots, slots_of_warp; /* slots of a unit, and of a warp (a power of two) */
     uint32_t rounds;               /* maximum number of heads in a slot */
     uint32_t shares;            /* partial sums of a unit: one for each warp, or for each slot that is larger than a warp */
@@ -36,19 +37,19 @@ struct gradient_call {
     trope_divisor columns;      /* columns of sums: the first elements of all pairs, then (per_element) the second ones */
     double *sums;               /* [units, columns]; TOTAL: [columns, blocks] */
     uint32_t *keys, *values;    /* SORTED: [axes, units] */
-    uint32_t buckets;           /* rows of d_freqs, counting all batch entries that have their own */
-    uint32_t windows, segments; /* counts; the windows are the first segments, then come those that pass through */
+    uint32_t buckets;           /* rows of d_freqs, in all batch entries that have their own rows */
+    uint32_t windows, segments; /* counts; the windows come first, then the segments that pass through */
 };
 
 /* The parameters with the segments that the pass moves. */
 template <typename OF_STRIDE, int SEGMENTS, int WINDOWS> struct gradient_segments : gradient_call {
     typedef OF_STRIDE stride;
 
-    block_segment<stride> segment[SEGMENTS]; /* no store if dst has no base */
+    block_segment<stride> segment[SEGMENTS]; /* not stored if dst has no base */
     block_tensor<stride> x[WINDOWS];         /* forward_src of each window */
 };
 
-typedef gradient_segments<int32_t, USUAL_SEGMENTS, USUAL_SEGMENTS> usual_gradient;
+typedef gradient_segments<int32_t, NARROW_SEGMENTS, NARROW_SEGMENTS> narrow_gradient;
 
 /* Marks the slope of a poisoned head, which adds nothing to the gradient: the first 4 bytes of a NaN that arithmetic never
  * produces. */
@@ -105,8 +106,8 @@ struct angle_column {
         offset = at * plan.d_freqs_stride.column;
     }
 
-    /* Stores the sum of a row in the plane that drives the pair, and 0 in the other planes. The stores are streaming, because
-     * results should not stay in L2 (neither should sums of units, although they are read once). */
+    /* Stores the sum of a row in the plane that drives the pair, and 0 in the other planes. The stores are streaming,
+     * because results should not stay in L2. (Sums of units should not stay there either, although they are read once.) */
     __device__ __forceinline__ void store(int64_t batch, int64_t row, double sum) const
     {
         const trope_table_stride &stride = plan.d_freqs_stride;
@@ -132,26 +133,28 @@ __device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint3
 /* Threads of a block of the pass. f64 may have twice as many. */
 #define GRADIENT_THREADS 128
 
-#define SUMS_THREADS    256
-#define SUMS_WARPS      (SUMS_THREADS / 32)
-#define WIDE_THREADS    1024
-#define MOST_LANES      256 /* threads that share a column; with more, a block would read less than a sector of a row */
-#define LOADED_TOGETHER 8   /* numbers that a thread loads before it adds the first of them */
-#define SORT_MAX_BITS   10  /* bits of a digit: a warp's counters take 4 KiB */
-#define RUN_ITEMS       32  /* sorted units that are added first if they all have the same key */
+#define SUMS_THREADS        256
+#define SUMS_WARPS          (SUMS_THREADS / 32)
+#define WIDE_THREADS        1024
+#define MOST_COLUMN_THREADS 256 /* threads that share a column; with more, a block would read less than a sector of a row */
+#define LOADED_TOGETHER     8   /* numbers that a thread loads before it adds the first of them */
+#define SORT_MAX_BITS       10  /* bits of a digit: a warp's counters take 4 KiB */
+#define RUN_ITEMS           32  /* sorted units that are added first if they all have the same key */
 
 /* Parameters of the adders. The sorting kernels read keys[from] and values[from], and write the other two arrays. */
 struct angle_sums {
     trope_plan plan;
     double *sums;
-    int64_t rows, width; /* the table that is added over its rows: blocks; TOKENS: units of a token, all tokens' columns */
+    /* The size of the table whose rows are added. TOTAL: each block has a row. TOKENS: each unit of a token has a row, with
+     * the columns of all tokens. */
+    int64_t rows, width;
     int64_t row_stride, column_stride;
-    uint32_t lanes;                /* threads that add one column: a power of two */
+    uint32_t column_threads;       /* threads that add one column: a power of two */
     uint32_t row_warps;            /* SEQUENCES: warps that add one row, a power of two */
     uint32_t *keys[2], *values[2]; /* [axes, units] */
     uint32_t *counts;              /* [digits, tiles] */
     uint32_t from, items, buckets;
-    uint32_t tiles, warp_items; /* each block has a tile; items of a warp in it */
+    uint32_t tiles, warp_items; /* number of tiles, one for each block; number of items of a warp in its tile */
     uint32_t shift, bits;       /* position and width of the current digit */
 };
 

@@ -5,43 +5,43 @@
 
 #include "bwd/angle_term.h"
 #include "bwd/cuda/gradient_call.cuh"
-#include "fwd/cuda/norm_any.cuh"
+#include "fwd/cuda/norm_generic.cuh"
 
 /* ---- a place in the call ---- */
 
-/* A thread's place in a block: a unit, and a slot and a lane of it. */
+/* A thread's place in a block: a unit, a slot of the unit, and an item of its heads. */
 struct unit_thread {
-    uint32_t unit, slot, lane;
-    block_row<int32_t> row; /* the token in the unit's first batch entry */
-    uint32_t heads;         /* heads of the unit; 0 if the thread has no unit */
+    uint32_t unit, slot, in_head;
+    block_token<int32_t> token; /* the token in the unit's first batch entry */
+    uint32_t heads;             /* heads of the unit; 0 if the thread has no unit */
 
     __device__ __forceinline__ unit_thread(const gradient_call &call, int32_t first_unit, uint32_t units)
     {
         unit = trope_divide(&call.unit_threads, threadIdx.x);
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
-        slot = in_unit >> call.lane_bits;
-        lane = in_unit & ((1u << call.lane_bits) - 1);
-        row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
-        row.outer *= (int32_t)call.entries;
-        heads = unit < units ? min(call.entries, call.batch - (uint32_t)row.outer) * call.heads_of_entry.divisor : 0;
+        slot = in_unit >> call.item_bits;
+        in_head = in_unit & ((1u << call.item_bits) - 1);
+        token = find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        token.outer *= (int32_t)call.entries;
+        heads = unit < units ? min(call.entries, call.batch - (uint32_t)token.outer) * call.heads_of_entry.divisor : 0;
     }
 };
 
-/* The thread's lane of one head in the unit's list. */
-template <class CALL> struct listed_lane {
+/* The thread's item of one head in the unit's list. */
+template <class CALL> struct listed_item {
     typedef typename CALL::stride stride;
 
     const CALL &call;
-    block_row<int32_t> row;
-    uint32_t window, head, lane;
+    block_token<int32_t> token;
+    uint32_t window, head, in_head;
     bool present;
 
-    __device__ __forceinline__ listed_lane(const CALL &of, const unit_thread &thread, uint32_t number)
-        : call(of), row(thread.row), window(0), head(number), lane(thread.lane), present(number < thread.heads)
+    __device__ __forceinline__ listed_item(const CALL &of, const unit_thread &thread, uint32_t number)
+        : call(of), token(thread.token), window(0), head(number), in_head(thread.in_head), present(number < thread.heads)
     {
         if (call.entries > 1) {
             const uint32_t entry = trope_divide(&call.heads_of_entry, number);
-            row.outer += (int32_t)entry;
+            token.outer += (int32_t)entry;
             head -= entry * call.heads_of_entry.divisor;
         }
         while (window + 1 < call.windows && head >= segment().heads)
@@ -59,7 +59,7 @@ template <class CALL> struct listed_lane {
         return present && piece < segment().working;
     }
 
-    /* Returns a bound: heads from `number` up to it have equal distances in memory. */
+    /* Returns the end of a range of heads, from `number` on, that have equal distances in memory. */
     __device__ __forceinline__ uint32_t end(uint32_t number) const
     {
         return !present ? UINT32_MAX : segment().is_intricate ? number + 1 : number + segment().heads - head;
@@ -67,31 +67,31 @@ template <class CALL> struct listed_lane {
 
     __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
-        return find_address<ADDRESSES_ANY>(call.shape, segment(), t, row, head, 0);
+        return find_address<ADDRESSES_GENERIC>(call.shape, segment(), t, token, head, 0);
     }
 
     /* Returns the offset of a piece in its head. */
     __device__ __forceinline__ int64_t offset(const block_tensor<stride> &t, uint32_t piece) const
     {
-        const int64_t of_piece = (int64_t)(int32_t)piece * t.lane;
+        const int64_t of_piece = (int64_t)(int32_t)piece * t.item;
         return segment().is_intricate
-                   ? of_piece + part_of_pair((int32_t)segment().part_lanes, (int32_t)piece) * (int64_t)t.part
+                   ? of_piece + part_of_pair((int32_t)segment().part_items, (int32_t)piece) * (int64_t)t.part
                    : of_piece;
     }
 };
 
-/* ---- a lane ---- */
+/* ---- an item ---- */
 
-/* The pairs of a lane: two vectors, or the same number of pairs whose elements may be anywhere. */
-template <int DTYPE, bool VECTORS> struct gradient_lane {
-    typedef lane_pair<DTYPE, VECTORS> piece;
+/* The pairs of an item: two vectors, or the same number of pairs whose elements may be anywhere. */
+template <int DTYPE, bool VECTORS> struct gradient_item {
+    typedef item_pairs<DTYPE, VECTORS> piece;
     typedef typename elements<DTYPE>::real real;
     static constexpr int PAIRS = 16 / sizeof(typename elements<DTYPE>::type), OF_PIECE = piece::WIDTH,
                          PIECES = PAIRS / OF_PIECE;
 
     piece of[PIECES];
 
-    /* Idle threads load a dummy address, as in lane_job. */
+    /* Idle threads load a dummy address, as in item_job. */
     template <class PLACE>
     static __device__ __forceinline__ const char *find(const PLACE &at, const block_tensor<typename PLACE::stride> &t,
                                                        const char *head, uint32_t piece)
@@ -105,7 +105,7 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         const char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const char *const from = find(at, t, head, at.lane * PIECES + i);
+            const char *const from = find(at, t, head, at.in_head * PIECES + i);
             of[i].load(from, from + t.second);
         }
     }
@@ -116,7 +116,7 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const uint32_t number = at.lane * PIECES + i;
+            const uint32_t number = at.in_head * PIECES + i;
             char *const to = head + at.offset(t, number);
             if (VECTORS || at.has(number))
                 of[i].store(to, to + t.second);
@@ -151,53 +151,54 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
 };
 
 /* Returns the position of a unit on an axis. */
-__device__ __forceinline__ int64_t position_of_unit(const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
+__device__ __forceinline__ int64_t position_of_unit(const block_tokens<int64_t> &tokens, uint32_t unit, uint32_t axis)
 {
-    return rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
+    return tokens.position[tokens.axis_bits ? (unit << tokens.axis_bits) + axis : unit];
 }
 
 /* Whether a unit contributes to the pairs of an axis. */
-__device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
+__device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_tokens<int64_t> &tokens, uint32_t unit,
                                                 uint32_t axis)
 {
-    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)), has_actions = plan.sequences.boundaries;
-    return !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
+    const bool is_nan = is_missing<true>(plan, position_of_unit(tokens, unit, axis)),
+               has_actions = plan.position_source.boundaries;
+    return !is_nan && (!has_actions || tokens.action[unit] == TROPE_TOKEN_ROTATE) && plan.used_axes >> axis & 1;
 }
 
-/* What differs between the kernels, and everything that find_coefficients requires. */
+/* The template parameters of a kernel, and the constants and types that find_coefficients requires. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
-    static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_ANY, ANGLES = ANGLES_ANY;
-    static constexpr bool VECTORS = OF_VECTORS, PLAIN = false;
-    static constexpr int ADDRESSES = ADDRESSES_ANY;
+    static constexpr int DTYPE = OF_DTYPE, POSITIONS = POSITIONS_GENERIC, ANGLES = ANGLES_GENERIC;
+    static constexpr bool VECTORS = OF_VECTORS, ALWAYS_FAST = false;
+    static constexpr int ADDRESSES = ADDRESSES_GENERIC;
     typedef typename elements<OF_DTYPE>::real real;
-    typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
+    typedef gradient_item<OF_DTYPE, OF_VECTORS> data;
     static constexpr bool WIDE = !OF_VECTORS;
     typedef int32_t index;
-    typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
+    typedef std::conditional_t<OF_VECTORS, narrow_gradient, wide_gradient> call;
     typedef typename call::stride stride;
-    static constexpr uint32_t STEPS = OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS;
+    static constexpr uint32_t STEPS = OF_VECTORS ? FAST_PAIRS : TROPE_MAX_PAIRS;
     typedef phase_steps<STEPS> steps;
     /* In the vector kernel, each pair has one angle, so both elements of a pair add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
-    static constexpr int PAIRS = lane::PAIRS;
-    /* Maximum number of threads of a block, and minimum number of blocks that a multiprocessor holds. (Loading two heads at a
-     * time in each thread is slower, and so are fewer blocks.) */
+    static constexpr int PAIRS = data::PAIRS;
+    /* Maximum number of threads of a block, and minimum number of blocks that a multiprocessor holds. (Loading two heads
+     * at a time in each thread is slower, and so are fewer blocks.) */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 6 : 2;
 };
 
 /* ---- a head ---- */
 
-/* The address of the thread's lane in the current head, for the vector kernel. */
-struct stepping_lane {
+/* The address of the thread's item in the current head, for the vector kernel. */
+struct stepping_item {
     char *at;
     int32_t second, head; /* bytes to the second vector, and to the next head */
 
-    /* A lane that does not exist stays at a dummy address. */
+    /* An item that does not exist stays at a dummy address. */
     template <class PLACE>
     __device__ __forceinline__ void find(const PLACE &place, const block_tensor<typename PLACE::stride> &t)
     {
-        const bool is_there = place.has(place.lane);
-        at = found_here(is_there ? place.head_of(t) + place.offset(t, place.lane) : t.base);
+        const bool is_there = place.has(place.in_head);
+        at = found_here(is_there ? place.head_of(t) + place.offset(t, place.in_head) : t.base);
         second = t.second;
         head = is_there ? t.head : 0;
     }
@@ -210,33 +211,33 @@ struct stepping_lane {
 
 /* Returns the first (0) or second (1) element of a pair of x, normalised. Not inline, because it is rarely needed. */
 template <class R>
-static __device__ __noinline__ typename R::real normalise_x(const wide_gradient &call, uint32_t window, int64_t row,
+static __device__ __noinline__ typename R::real normalise_x(const wide_gradient &call, uint32_t window, int64_t token,
                                                             uint32_t head, int32_t pair, int32_t which, typename R::real x)
 {
     const trope_plan &plan = call.plan.plan;
     const trope_plan_norm &n = call.norm[window];
     const block_segment<int64_t> &s = call.segment[window];
-    const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), interleaved = plan.interleaved_forward_src;
+    const int32_t pairs = (int32_t)(s.working * R::data::OF_PIECE), interleaved = plan.interleaved_forward_src;
     const int32_t e = which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
                             : trope_first_of_pair(interleaved, plan.parts, pairs, pair);
-    const typename R::real rstd = ((const typename R::real *)n.rstd)[n.is_token ? row : row * s.heads + head];
+    const typename R::real rstd = ((const typename R::real *)n.rstd)[n.is_token ? token : token * s.heads + head];
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
-/* Returns du, which replaces dy, for a pair whose head is normalised after its rotation. The pair has coefficients i of c. Not
- * inline, because it is rarely needed. */
+/* Returns du, which replaces dy, for a pair whose head is normalised after its rotation. The pair has coefficients i of
+ * c. Not inline, because it is rarely needed. */
 template <class R>
 static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
-find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, int32_t pair,
+find_du(const wide_gradient &call, uint32_t window, int64_t token, uint32_t head, int32_t pair,
         const typename pair_types<R::DTYPE>::pair &x, const typename pair_types<R::DTYPE>::pair &dy,
-        const lane_coefficients<R> &c, int i)
+        const item_coefficients<R> &c, int i)
 {
     typedef typename R::real real;
     const trope_plan &plan = call.plan.plan;
     const trope_plan_norm &n = call.norm[window];
     const block_segment<int64_t> &s = call.segment[window];
-    const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), at = call.window_at[window];
-    const int64_t index = n.is_token ? row : row * s.heads + head;
+    const int32_t pairs = (int32_t)(s.working * R::data::OF_PIECE), at = call.window_at[window];
+    const int64_t index = n.is_token ? token : token * s.heads + head;
     const real rstd = ((const real *)n.rstd)[index], slope = ((const real *)n.slope)[index];
     uint32_t start;
     memcpy(&start, &slope, sizeof start);
@@ -250,17 +251,17 @@ find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, 
             element(trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.second, dy.second)};
 }
 
-/* The thread's lane of a head of its slot, as loaded. */
+/* The thread's item of a head of its slot, as it is loaded. */
 template <class R> struct head_job {
-    typedef listed_lane<typename R::call> place;
+    typedef listed_item<typename R::call> place;
 
     uint32_t number; /* the head's number in the unit's list */
     bool present;
-    typename R::lane dy, x;
-    uint32_t first_couple; /* where the coefficients of the lane begin */
+    typename R::data dy, x;
+    uint32_t first_couple; /* where the coefficients of the item begin */
     /* For the vector kernel only: */
     uint32_t end;
-    stepping_lane at_dy, at_x, at_dst;
+    stepping_item at_dy, at_x, at_dst;
     bool is_stored;
 
     /* Finds the addresses for load(). This has branches, so it comes before all loads. */
@@ -268,7 +269,7 @@ template <class R> struct head_job {
     {
         const place at(call, thread, of_number);
         number = of_number;
-        present = at.has(at.lane * R::lane::PIECES);
+        present = at.has(at.in_head * R::data::PIECES);
         if constexpr (R::VECTORS) {
             end = at.end(number);
             at_dy.find(at, at.segment().src);
@@ -281,9 +282,9 @@ template <class R> struct head_job {
     {
         const place at(call, thread, number);
         const auto &s = at.segment();
-        is_stored = s.dst.base && !(action == TROPE_ROW_COPY && s.in_place);
+        is_stored = s.dst.base && !(action == TROPE_TOKEN_COPY && s.in_place);
         if constexpr (R::VECTORS)
-            at_dst.find(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
+            at_dst.find(at, action == TROPE_TOKEN_ROTATE ? s.dst : unrotated_dst(s));
     }
 
     /* Moves on to the next head of the slot. */
@@ -316,7 +317,7 @@ template <class R> struct head_job {
                                         double sum[R::SUMS][R::PAIRS])
     {
         const place at(call, thread, number);
-        if (action == TROPE_ROW_ROTATE)
+        if (action == TROPE_TOKEN_ROTATE)
             rotate(at, sum);
         else if (is_filled(action, true))
             dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
@@ -325,7 +326,7 @@ template <class R> struct head_job {
         if constexpr (R::VECTORS)
             dy.of[0].store(at_dst.at, at_dst.at + at_dst.second);
         else
-            dy.store(at, action == TROPE_ROW_ROTATE ? at.segment().dst : unrotated_dst(at.segment()));
+            dy.store(at, action == TROPE_TOKEN_ROTATE ? at.segment().dst : unrotated_dst(at.segment()));
     }
 
   private:
@@ -347,13 +348,13 @@ template <class R> struct head_job {
     __device__ __forceinline__ void rotate_two(const place &at, int e, double sum[R::SUMS][R::PAIRS])
     {
         const int32_t rounding = R::VECTORS ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding;
-        lane_coefficients<R> c;
+        item_coefficients<R> c;
         typename R::real dx[2][2];
-        c.load_from(at.call.shape, first_couple + (uint32_t)e * at.call.shape.lanes.divisor,
+        c.load_from(at.call.shape, first_couple + (uint32_t)e * at.call.shape.window_items.divisor,
                     R::SUMS > 1 && at.call.plan.plan.angles.per_element);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
+            if (R::VECTORS || at.has(at.in_head * R::PAIRS + e + i))
                 add(at, c, i, e + i, sum);
         c.round(rounding);
         c.template rotate<false>(rounding, dy, e, dx);
@@ -366,14 +367,15 @@ template <class R> struct head_job {
         const typename R::real value = x.template of_pair<false>(e, which);
         if constexpr (!R::VECTORS) {
             if (at.call.norm[at.window].is_given && !at.call.norm[at.window].is_after)
-                return normalise_x<R>(at.call, at.window, (int64_t)at.row.outer * at.call.plan.plan.tokens + at.row.inner,
-                                      at.head, (int32_t)at.lane * R::PAIRS + e, which, value);
+                return normalise_x<R>(at.call, at.window,
+                                      (int64_t)at.token.outer * at.call.plan.plan.tokens + at.token.inner, at.head,
+                                      (int32_t)at.in_head * R::PAIRS + e, which, value);
         }
         return value;
     }
 
     /* Adds the terms of pair e, which has coefficients i of c. */
-    __device__ __forceinline__ void add(const place &at, const lane_coefficients<R> &c, int i, int e,
+    __device__ __forceinline__ void add(const place &at, const item_coefficients<R> &c, int i, int e,
                                         double sum[R::SUMS][R::PAIRS]) const
     {
         const trope_plan &plan = at.call.plan.plan;
@@ -382,8 +384,8 @@ template <class R> struct head_job {
         typename pair_types<R::DTYPE>::pair of_y = {dy.template of_pair<false>(e, 0), dy.template of_pair<false>(e, 1)};
         if constexpr (!R::VECTORS) {
             if (at.call.norm[at.window].is_after)
-                of_y = find_du<R>(at.call, at.window, (int64_t)at.row.outer * plan.tokens + at.row.inner, at.head,
-                                  (int32_t)at.lane * R::PAIRS + e,
+                of_y = find_du<R>(at.call, at.window, (int64_t)at.token.outer * plan.tokens + at.token.inner, at.head,
+                                  (int32_t)at.in_head * R::PAIRS + e,
                                   {x.template of_pair<false>(e, 0), x.template of_pair<false>(e, 1)}, of_y, c, i);
         }
         trope_add_angle_terms({find_x(at, e, 0), find_x(at, e, 1)}, {(double)of_y.first, (double)of_y.second},
@@ -396,15 +398,15 @@ template <class R> struct head_job {
 
 /* ---- the sums of a unit ---- */
 
-/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves: each passes on half of its
- * sums, and receives the other thread's part of the half that it keeps. With one sum left, both threads add it. Finally each
- * thread stores its sums in the share of its warp, from `column` on. */
+/* Adds the slots of a warp. In each step, two threads whose slots differ in one bit exchange halves. Each thread sends
+ * half of its sums to the other, and receives the other thread's sums for the half that it keeps. If only one sum is
+ * left, both threads add it. Finally each thread stores its sums in the share of its warp, from `column` on. */
 template <int PAIRS>
 __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
                                            double sum[PAIRS])
 {
-    const uint32_t pairs = (uint32_t)call.plan.plan.pairs, last = call.slots_of_warp << call.lane_bits;
-    uint32_t distance = 1u << call.lane_bits, first = thread.lane * PAIRS, left = PAIRS;
+    const uint32_t pairs = (uint32_t)call.plan.plan.pairs, last = call.slots_of_warp << call.item_bits;
+    uint32_t distance = 1u << call.item_bits, first = thread.in_head * PAIRS, left = PAIRS;
 #pragma unroll
     for (int half = PAIRS / 2; half > 0; half /= 2) {
         if (distance >= last)
@@ -423,7 +425,7 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
         sum[0] += __shfl_xor_sync(UINT32_MAX, sum[0], (int)distance);
     const uint32_t share = thread.slot / call.slots_of_warp, in_warp = thread.slot - share * call.slots_of_warp;
     double *const to =
-        (double *)(shared + call.left_at) + (thread.unit * call.shares + share) * call.columns.divisor + column;
+        (double *)(shared_memory + call.left_at) + (thread.unit * call.shares + share) * call.columns.divisor + column;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++)
         if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.heads)
@@ -435,7 +437,7 @@ template <class R>
 __device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *job)
 {
     double sum[R::SUMS][R::PAIRS] = {};
-    const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
+    const int32_t action = action_of_token<R>(call, thread.heads ? thread.unit : 0);
     job->find_dst(call, thread, action);
 #pragma unroll 1
     for (uint32_t left = call.rounds; left > 0; left--) {
@@ -461,16 +463,16 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
                                              int32_t first_unit, uint32_t units)
 {
     for (uint32_t unit = 0; unit < units; unit++) {
-        const int32_t action = action_of_row<R>(call, unit);
-        block_row<int32_t> row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit);
-        row.outer *= (int32_t)call.entries;
-        const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
-        for (; row.outer < end && (is_filled(action, false) || !s.in_place); row.outer++) {
+        const int32_t action = action_of_token<R>(call, unit);
+        block_token<int32_t> token = find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)unit);
+        token.outer *= (int32_t)call.entries;
+        const int32_t end = (int32_t)min((uint32_t)token.outer + call.entries, call.batch);
+        for (; token.outer < end && (is_filled(action, false) || !s.in_place); token.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
-                const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
-                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, row, head, lane);
-                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, row, head, lane);
-                lane_pair<R::DTYPE, R::VECTORS> v;
+                const uint32_t head = trope_divide(&s.head_items, i), in_head = i - head * s.working;
+                const char *const from = find_address<ADDRESSES_GENERIC>(call.shape, s, s.src, token, head, in_head);
+                char *const to = find_address<ADDRESSES_GENERIC>(call.shape, s, s.dst, token, head, in_head);
+                item_pairs<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
                 if (is_filled(action, false))
                     v.fill(filling_of<R::DTYPE>(action));
@@ -485,17 +487,18 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
 /* Returns the sum of a column of a unit: its shares, added in order. */
 __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_t unit, uint32_t column)
 {
-    const double *const left = (const double *)(shared + call.left_at) + unit * call.shares * call.columns.divisor + column;
+    const double *const left =
+        (const double *)(shared_memory + call.left_at) + unit * call.shares * call.columns.divisor + column;
     double sum = left[0];
     for (uint32_t share = 1; share < call.shares; share++)
         sum += left[share * call.columns.divisor];
     return sum;
 }
 
-/* Stores the sums of each unit separately. SEQUENCES also reads the sums of units that contribute nothing, so they are set to 0.
- * In each iteration, the block takes as many units as it has threads for, and a thread takes one column. */
-__device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
-                                           uint32_t units)
+/* Stores the sums of each unit separately. SEQUENCES also reads the sums of units that contribute nothing, so they are
+ * set to 0. In each iteration, the block takes as many units as it has threads for, and a thread takes one column. */
+__device__ __forceinline__ void emit_units(const gradient_call &call, const block_tokens<int64_t> &tokens,
+                                           int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t columns = call.columns.divisor, first = trope_divide(&call.columns, threadIdx.x),
@@ -505,11 +508,11 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
         const angle_column angle(plan, column);
         for (uint32_t unit = first; first < together && unit < units; unit += together) {
             if (call.mode == GRADIENT_DIRECT) {
-                angle.store(find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
-                            position_of_unit(rows, unit, axis), sum_of_unit(call, unit, column));
+                angle.store(find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
+                            position_of_unit(tokens, unit, axis), sum_of_unit(call, unit, column));
                 continue;
             }
-            const bool counts = counts_for_axis(plan, rows, unit, axis);
+            const bool counts = counts_for_axis(plan, tokens, unit, axis);
             if (counts || call.mode == GRADIENT_SEQUENCES)
                 __stcs(call.sums + ((int64_t)first_unit + unit) * columns + column,
                        counts ? sum_of_unit(call, unit, column) : 0);
@@ -518,35 +521,36 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
 }
 
 /* Adds the units of a block. For d_inv_freq, each unit is multiplied by its position. */
-__device__ __forceinline__ void emit_total(const gradient_call &call, const block_rows<int64_t> &rows, uint32_t units)
+__device__ __forceinline__ void emit_total(const gradient_call &call, const block_tokens<int64_t> &tokens, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
         const uint32_t axis = axis_of_column(plan, column);
         double sum = 0;
         for (uint32_t unit = 0; unit < units; unit++)
-            if (counts_for_axis(plan, rows, unit, axis))
-                sum = fma(plan.d_inv_freq ? (double)position_of_unit(rows, unit, axis) : 1, sum_of_unit(call, unit, column),
-                          sum);
-        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* not streaming: neighbours meet in L2 */
+            if (counts_for_axis(plan, tokens, unit, axis))
+                sum = fma(plan.d_inv_freq ? (double)position_of_unit(tokens, unit, axis) : 1,
+                          sum_of_unit(call, unit, column), sum);
+        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* not streaming: L2 combines neighbours */
     }
 }
 
 /* Stores the row of d_freqs of each unit on each axis as its key. Units without a row get the largest key. */
-__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
-                                          uint32_t units)
+__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_tokens<int64_t> &tokens,
+                                          int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
-    const uint32_t axes = (uint32_t)plan.axes;
+    const uint32_t axes = (uint32_t)plan.pair_axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
-        const int64_t batch =
-            plan.d_freqs_stride.batch ? find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
+        const int64_t batch = plan.d_freqs_stride.batch
+                                  ? find_token<ADDRESSES_GENERIC, int32_t>(call.shape, first_unit + (int32_t)unit).outer
+                                  : 0;
         const int64_t bucket =
-            batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? position_of_unit(rows, unit, axis) : 0);
-        const int64_t at = axis * call.shape.rows + first_unit + unit;
+            batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? position_of_unit(tokens, unit, axis) : 0);
+        const int64_t at = axis * call.shape.tokens + first_unit + unit;
         call.keys[at] =
-            counts_for_axis(plan, rows, unit, axis) ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
+            counts_for_axis(plan, tokens, unit, axis) ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
         call.values[at] = (uint32_t)first_unit + unit;
     }
 }
@@ -557,11 +561,11 @@ template <class R>
 __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     angle_gradient_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.rows_of_block);
-    const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
+    const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.tokens_of_block);
+    const uint32_t units = min(call.shape.tokens_of_block, (uint32_t)call.shape.tokens - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
-    job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.lane, 0));
+    job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.in_head, 0));
     job.find(call, thread, thread.slot);
     find_coefficients<R>(
         call, steps, first_unit, units, [&]() { job.load(call, thread); }, []() {}, []() {});
@@ -569,14 +573,14 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
-    const block_rows<int64_t> rows = rows_of_block<R>(call);
+    const block_tokens<int64_t> tokens = tokens_of_block<R>(call);
     if (call.mode == GRADIENT_TOTAL)
-        emit_total(call, rows, units);
+        emit_total(call, tokens, units);
     else
-        emit_units(call, rows, first_unit, units);
+        emit_units(call, tokens, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
-        emit_keys(call, rows, first_unit, units);
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+        emit_keys(call, tokens, first_unit, units);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

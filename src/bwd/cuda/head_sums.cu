@@ -21,6 +21,6 @@ trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
     const block_form form = form_of_sums(*plan);
     const void *const kernel = trope_backward_kernels_of(plan->dtype)->sums[form.vectors].function;
-    return form.vectors ? launch_blocks<usual_call, sum_blocks>(function, *plan, form, kernel)
+    return form.vectors ? launch_blocks<narrow_call, sum_blocks>(function, *plan, form, kernel)
                         : launch_blocks<wide_call, sum_blocks>(function, *plan, form, kernel);
 }

@@ -1,16 +1,17 @@
-/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus its old value if it accumulates.
+/* Sums over heads on CUDA: dst receives M' of the sum of dy over the heads that share it, plus old_dst if the operand
+ * accumulates.
  *
- * An item of a sum is two vectors of a head and a slot of the sum. A slot has a power of two of consecutive heads. Its threads
- * add one head in each round, then the slots are added. Both steps are parts of one binary tree. The same launch rotates
- * operands that are not sums, which have ordinary items. All threads that have items of a token also copy the elements of the
- * token that pass through. */
+ * An item of a sum is two vectors of a head and a slot of the sum. A slot has a power of two of consecutive heads. Its
+ * threads add one head in each round, then the slots are added. Both steps are parts of one binary tree. The same launch
+ * rotates operands that are not sums, which have ordinary items. All threads that have items of a token also copy the
+ * elements of the token that pass through. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
-#include "fwd/cuda/lane_job.cuh"
+#include "fwd/cuda/item_job.cuh"
 
 /* The sums of a thread: the elements of its two vectors in fp32 (f64: double), rounded once at the end. */
-template <class R> struct lane_terms {
+template <class R> struct item_terms {
     typename R::real of[2][R::PAIRS];
 
     __device__ __forceinline__ void clear()
@@ -20,7 +21,7 @@ template <class R> struct lane_terms {
             of[0][e] = of[1][e] = 0;
     }
 
-    __device__ __forceinline__ void add(const lane_terms &other)
+    __device__ __forceinline__ void add(const item_terms &other)
     {
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
@@ -37,13 +38,13 @@ template <class R> struct lane_terms {
     /* Rotates the sum. NATIVE first rounds the sum to the dtype, as eager code does when it stores the sum. */
     __device__ __forceinline__ void rotate(const block_shape &shape, const block_item &item, int32_t rounding, bool own)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS && rounding == TROPE_ROUND_NATIVE; i++)
             of[i / R::PAIRS][i % R::PAIRS] = round_to<R::DTYPE>(of[i / R::PAIRS][i % R::PAIRS]);
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
+            item_coefficients<R> c;
             typename R::real y[2][TOGETHER];
             c.load(shape, item, e, own);
             c.template rotate<false>(rounding, *this, e, y);
@@ -56,16 +57,16 @@ template <class R> struct lane_terms {
     }
 
     /* Returns the terms of another thread of the warp. */
-    __device__ __forceinline__ lane_terms of_thread(uint32_t thread) const
+    __device__ __forceinline__ item_terms of_thread(uint32_t thread) const
     {
-        lane_terms other;
+        item_terms other;
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
             other.of[i / R::PAIRS][i % R::PAIRS] = __shfl_sync(UINT32_MAX, of[i / R::PAIRS][i % R::PAIRS], (int)thread);
         return other;
     }
 
-    __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::lane &old_dst)
+    __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::data &old_dst)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++) {
@@ -76,7 +77,7 @@ template <class R> struct lane_terms {
 };
 
 /* Terms in shared memory, as vectors. The vectors of the block's threads are adjacent. */
-template <class R> struct shared_terms {
+template <class R> struct shared_memory_terms {
     typedef typename R::real real;
     enum {
         OF_VECTOR = 16 / sizeof(real) < 2 * R::PAIRS ? 16 / sizeof(real) : 2 * R::PAIRS,
@@ -87,18 +88,18 @@ template <class R> struct shared_terms {
     };
 
     vector *first;
-    uint32_t count; /* number of threads' terms that there is room for */
+    uint32_t count; /* the number of threads for whose terms there is room */
 
-    __device__ __forceinline__ void put(uint32_t at, const lane_terms<R> &t) const
+    __device__ __forceinline__ void put(uint32_t at, const item_terms<R> &t) const
     {
 #pragma unroll
         for (int i = 0; i < VECTORS; i++)
             first[i * count + at] = ((const vector *)&t)[i];
     }
 
-    __device__ __forceinline__ lane_terms<R> get(uint32_t at) const
+    __device__ __forceinline__ item_terms<R> get(uint32_t at) const
     {
-        lane_terms<R> t;
+        item_terms<R> t;
 #pragma unroll
         for (int i = 0; i < VECTORS; i++)
             ((vector *)&t)[i] = first[i * count + at];
@@ -106,16 +107,16 @@ template <class R> struct shared_terms {
     }
 };
 
-/* Whether pass_heads can copy a segment. The thread's items are `step` apart. They must be the same vectors of heads that are
- * equally far apart. */
+/* Whether pass_heads can copy a segment. The thread's items are `step` apart. They must be the same vectors of heads
+ * that are equally far apart. */
 template <class R> __device__ __forceinline__ bool can_pass_heads(const typename R::segment &s, uint32_t step)
 {
-    return !s.accumulate && !s.is_intricate && trope_divide(&s.lanes, step) * s.lanes.divisor == step;
+    return !s.accumulate && !s.is_intricate && trope_divide(&s.head_items, step) * s.head_items.divisor == step;
 }
 
 /* Copies or fills every step_heads-th head of a segment, from the job's head on. */
 template <class R>
-__device__ __forceinline__ void pass_heads(const typename R::call &call, const lane_job<R> &job, uint32_t step_heads,
+__device__ __forceinline__ void pass_heads(const typename R::call &call, const item_job<R> &job, uint32_t step_heads,
                                            int32_t action)
 {
     const bool fills = is_filled(action, false);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
                   dst_step = (int64_t)(int32_t)step_heads * s.dst.head;
     const char *from = job.find_src(call, job.item.head);
     char *to = job.find_dst(call, s.dst);
-    typename R::lane v[SUM_COPIES];
+    typename R::data v[SUM_COPIES];
 #pragma unroll
     for (int i = 0; i < SUM_COPIES; i++)
         v[i].fill(filling_of<R::DTYPE>(action));
@@ -145,8 +146,8 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
     }
 }
 
-/* A thread's share of the rest of a token: the elements that pass through. All threads that have items of the token, in all its
- * blocks, share the work. */
+/* A thread's share of the rest of a token: the elements that pass through. All threads that have items of the token, in
+ * all its blocks, share the work. */
 struct rest_share {
     uint32_t first, step; /* the thread's first item of a segment, and the distance to its next one */
 
@@ -158,24 +159,25 @@ struct rest_share {
 };
 
 template <class R>
-__device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t action, block_row<typename R::index> row)
+__device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t action,
+                                          block_token<typename R::index> token)
 {
     const block_shape &shape = call.shape;
     const rest_share share(shape);
-    lane_job<R> job;
-    job.row = row;
+    item_job<R> job;
+    job.token = token;
 #pragma unroll 1
     for (job.item.segment = shape.segments; job.item.segment < (uint32_t)shape.segments + shape.rest; job.item.segment++) {
         const typename R::segment &s = job.segment(call);
-        job.take_lane(s, share.first);
+        job.take_item(s, share.first);
         if (can_pass_heads<R>(s, share.step) && job.item.head < s.places && (s.is_loaded || is_filled(action, false)))
-            pass_heads(call, job, trope_divide(&s.lanes, share.step), action);
+            pass_heads(call, job, trope_divide(&s.head_items, share.step), action);
     }
 }
 
-/* Finishes the job's item if it does not belong to a sum, and copies the rest that pass_rest leaves. */
+/* Finishes the job's item if it does not belong to a sum. Then copies or fills the elements that pass_rest cannot. */
 template <class R>
-__device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own, lane_job<R> *job)
+__device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own, item_job<R> *job)
 {
     const block_shape &shape = call.shape;
     const rest_share share(shape);
@@ -188,14 +190,14 @@ __device__ __forceinline__ void finish_others(const typename R::call &call, int3
 #pragma unroll 1
         for (; segment < (uint32_t)shape.segments + shape.rest; segment++, i = share.first)
             if (!can_pass_heads<R>(call.segments[segment], share.step) &&
-                i < call.segments[segment].places * call.segments[segment].lanes.divisor)
+                i < call.segments[segment].places * call.segments[segment].head_items.divisor)
                 break;
         if (segment == (uint32_t)shape.segments + shape.rest)
             break;
         const typename R::segment &s = call.segments[segment];
         job->item.segment = segment;
-        job->take_lane(s, i);
-        is_there = job->item.lane < s.working;
+        job->take_item(s, i);
+        is_there = job->item.in_head < s.working;
         i += share.step;
         if (is_there) {
             job->from = job->find_src(call, job->item.head);
@@ -206,18 +208,18 @@ __device__ __forceinline__ void finish_others(const typename R::call &call, int3
 }
 
 /* An item of a sum: the same vectors of each head of a slot, one head in each round. */
-template <class R> struct sum_job : lane_job<R> {
+template <class R> struct sum_job : item_job<R> {
     uint32_t first_head, slot; /* the sum's first head in its operand, and the slot of the thread */
     bool is_loaded, has_second;
 
-    __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
-        : lane_job<R>(call, first_row, rows, threadIdx.z)
+    __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_token, uint32_t tokens)
+        : item_job<R>(call, first_token, tokens, threadIdx.z)
     {
         const typename R::segment &s = this->segment(call);
         const uint32_t sum = this->item.head >> s.slot_bits; /* find_item counts slots as heads */
         slot = this->item.head - (sum << s.slot_bits);
         first_head = sum * s.terms;
-        has_second = !s.is_odd || this->item.lane != 0;
+        has_second = !s.is_odd || this->item.in_head != 0;
         select(call, 0);
     }
 
@@ -235,23 +237,24 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<ADDRESSES_ANY>(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
+        return find_address<ADDRESSES_GENERIC>(call.shape, this->segment(call), dst, this->token, first_head,
+                                               this->item.in_head);
     }
 
-    /* Idle threads load a dummy address: see lane_job. */
+    /* Idle threads load a dummy address: see item_job. */
     __device__ __forceinline__ void load_term(const typename R::call &call)
     {
         this->v.load(this->from, this->from + this->segment(call).src.second);
     }
 
     /* Returns the terms of the head that the thread has loaded. */
-    __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, int32_t action)
+    __device__ __forceinline__ item_terms<R> find_terms(const typename R::call &call, int32_t action)
     {
-        lane_terms<R> t;
+        item_terms<R> t;
         t.clear();
         if (!is_loaded)
             return t;
-        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates && call.plan.plan.interleaved_src)
+        if (action == TROPE_TOKEN_ROTATE && this->segment(call).rotates && call.plan.plan.interleaved_src)
             this->v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
@@ -261,9 +264,9 @@ template <class R> struct sum_job : lane_job<R> {
         return t;
     }
 
-    /* Stores both vectors, or only the first if the second belongs to another thread's item, because dst may only be accumulated
-     * once. */
-    __device__ __forceinline__ void store_lane(char *to, typename R::stride second) const
+    /* Stores both vectors, or only the first vector if the second one belongs to another thread's item, because each
+     * element of dst must be accumulated only once. */
+    __device__ __forceinline__ void store_item(char *to, typename R::stride second) const
     {
         if (has_second)
             this->v.store(to, to + second);
@@ -272,18 +275,18 @@ template <class R> struct sum_job : lane_job<R> {
     }
 
     /* Rotates the sum, adds it to dst if the operand accumulates, and stores it. */
-    __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, bool own, lane_terms<R> t)
+    __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, bool own, item_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
-        const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
-        const block_tensor<typename R::stride> dst = action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s);
+        const bool rotated = action == TROPE_TOKEN_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
+        const block_tensor<typename R::stride> dst = action == TROPE_TOKEN_ROTATE ? s.dst : unrotated_dst(s);
         char *const to = find_dst(call, dst);
-        if (s.accumulate && action == TROPE_ROW_ZERO)
+        if (s.accumulate && action == TROPE_TOKEN_ZERO)
             return;
         if (rotated)
             t.rotate(call.shape, this->item, call.plan.plan.rounding, own);
         if (s.accumulate) {
-            typename R::lane old_dst;
+            typename R::data old_dst;
             old_dst.load(to, to + dst.second);
             if (joins)
                 old_dst.separate();
@@ -294,18 +297,18 @@ template <class R> struct sum_job : lane_job<R> {
             this->v.join();
         if (is_filled(action, s.rotates))
             this->v.fill(filling_of<R::DTYPE>(action));
-        store_lane(to, dst.second);
+        store_item(to, dst.second);
     }
 };
 
-/* Adds the heads of the thread's slot like a binary counter: level l of shared memory holds the sum of 2^l heads, which waits
- * for its neighbour. */
+/* Adds the heads of the thread's slot like a binary counter: level l of shared memory holds the sum of 2^l heads, which
+ * waits for its neighbour. */
 template <class R>
-__device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call, int32_t action,
-                                                   const shared_terms<R> &terms, sum_job<R> *job)
+__device__ __forceinline__ item_terms<R> add_heads(const typename R::call &call, int32_t action,
+                                                   const shared_memory_terms<R> &terms, sum_job<R> *job)
 {
     const uint32_t rounds = job->segment(call).rounds, threads = threads_of_block(), thread = thread_of_block();
-    lane_terms<R> t;
+    item_terms<R> t;
     t.clear();
 #pragma unroll 1
     for (uint32_t round = 0; round < rounds; round++) {
@@ -327,13 +330,13 @@ __device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call,
 /* Adds the slots. Slot 0 gets the sum. All threads of the block must call this, although some only wait for others. Threads
  * exchange terms by shuffles within a warp, then through shared memory. */
 template <class R>
-__device__ __forceinline__ void add_slots(const typename R::call &call, const shared_terms<R> &terms, const sum_job<R> &s,
-                                          lane_terms<R> *t)
+__device__ __forceinline__ void add_slots(const typename R::call &call, const shared_memory_terms<R> &terms,
+                                          const sum_job<R> &s, item_terms<R> *t)
 {
-    const uint32_t lanes = s.segment(call).lanes.divisor, slots = 1u << s.segment(call).slot_bits;
+    const uint32_t head_items = s.segment(call).head_items.divisor, slots = 1u << s.segment(call).slot_bits;
     uint32_t half = 1;
-    for (; half < call.shape.slots && half * call.shape.most_lanes < 32; half *= 2) {
-        const lane_terms<R> other = t->of_thread(thread_of_warp() ^ (half * lanes));
+    for (; half < call.shape.slots && half * call.shape.most_head_items < 32; half *= 2) {
+        const item_terms<R> other = t->of_thread(thread_of_warp() ^ (half * head_items));
         if (half < slots)
             t->add(other);
     }
@@ -342,7 +345,7 @@ __device__ __forceinline__ void add_slots(const typename R::call &call, const sh
             terms.put(thread_of_block(), *t);
         __syncthreads();
         if (half < slots && s.slot % (2 * half) == 0)
-            t->add(terms.get(thread_of_block() + half * lanes));
+            t->add(terms.get(thread_of_block() + half * head_items));
     }
 }
 
@@ -351,25 +354,26 @@ __global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    sum_job<R> job(call, first_row, rows);
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    sum_job<R> job(call, first_token, tokens);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {}, []() {});
-    const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + shape.terms_at), shape.terms};
-    lane_terms<R> t;
+        call, steps, first_token, tokens, [&]() { job.load_term(call); }, []() {}, []() {});
+    const int32_t action = action_of_token<R>(call, job.item.in_block < tokens ? job.item.in_block : 0);
+    const shared_memory_terms<R> terms = {(typename shared_memory_terms<R>::vector *)(shared_memory + shape.terms_at),
+                                          shape.terms};
+    item_terms<R> t;
     if (slice_of_block(shape) < shape.summing_slices) {
         t = add_heads(call, action, terms, &job);
         add_slots(call, terms, job, &t);
     }
     if (job.item.present && job.segment(call).rounds && job.slot == 0)
         job.store_sum(call, action, own, t);
-    if (job.item.row < rows) {
+    if (job.item.in_block < tokens) {
         finish_others<R>(call, action, own, &job);
-        pass_rest<R>(call, action, job.row);
+        pass_rest<R>(call, action, job.token);
     }
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

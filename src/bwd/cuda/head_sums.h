@@ -5,7 +5,7 @@
 #include "core/cuda/kernel.h"
 #include "core/plan.h"
 
-/* Whether the plan adds heads, which backward has its own kernels for. */
+/* Whether the plan adds heads. Backward has special kernels for that. */
 int trope_cuda_has_sums(const trope_plan *plan);
 
 /* Queues one launch for a plan in which some operands are sums. */

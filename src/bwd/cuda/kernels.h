@@ -1,5 +1,5 @@
-/* The kernels that only backward has, as data. Each dtype has a translation unit for its kernels (backward_f32.cu and so on),
- * and one more has the kernels that do not depend on the dtype of operands. */
+/* The kernels that only backward has, as data. Each dtype has a translation unit for its kernels (backward_f32.cu and so
+ * on), and one more unit has the kernels that do not depend on the dtype of operands. */
 #ifndef TROPE_BWD_CUDA_KERNELS_H
 #define TROPE_BWD_CUDA_KERNELS_H
 

@@ -16,24 +16,24 @@ template <typename REAL> struct alignas(16) sums_of_thread {
     REAL of[COUNT];
 };
 
-/* Adds a column over all runs. Threads add different runs. Four float sums are added in float before their sum becomes double.
- * Then one warp adds the results of all warps for one weight. */
+/* Adds a column over all runs. Threads add different runs. They add four float sums in float before they convert the
+ * result to double. Then one warp adds the results of all warps for one weight. */
 template <typename REAL>
 __device__ __forceinline__ void add_column(const weight_sums &s, const weight_sums::operand &o, uint32_t column)
 {
     typedef sums_of_thread<REAL> part;
-    constexpr uint32_t PARTS = COLUMN_SUMS / part::COUNT, ROWS = COLUMN_THREADS / PARTS, TOGETHER = 8, FOUR = 4;
+    constexpr uint32_t PARTS = COLUMN_SUMS / part::COUNT, RUN_STEP = COLUMN_THREADS / PARTS, TOGETHER = 8, FOUR = 4;
     __shared__ double of_warps[COLUMN_THREADS / 32][COLUMN_SUMS];
-    const uint32_t row = threadIdx.x / PARTS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = s.cells.runs;
+    const uint32_t first_run = threadIdx.x / PARTS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = s.cells.runs;
     double sum[part::COUNT] = {};
     for (uint32_t slice = 0; slice < o.slices; slice++) {
         const part *const from = (const part *)s.cells.of_columns +
                                  (size_t)(o.sums_at + slice * o.columns + column) * runs * PARTS + threadIdx.x % PARTS;
-        for (uint32_t run = row; run < runs; run += TOGETHER * ROWS) {
+        for (uint32_t run = first_run; run < runs; run += TOGETHER * RUN_STEP) {
             part loaded[TOGETHER];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
-                loaded[i] = from[(size_t)min(run + i * ROWS, runs - 1) * PARTS];
+                loaded[i] = from[(size_t)min(run + i * RUN_STEP, runs - 1) * PARTS];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i += FOUR)
 #pragma unroll
@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_column(const weight_sums &s, const weight_su
                     REAL of_four[FOUR];
 #pragma unroll
                     for (uint32_t j = 0; j < FOUR; j++)
-                        of_four[j] = run + (i + j) * ROWS < runs ? loaded[i + j].of[e] : 0;
+                        of_four[j] = run + (i + j) * RUN_STEP < runs ? loaded[i + j].of[e] : 0;
                     sum[e] += (double)(of_four[0] + of_four[1] + (of_four[2] + of_four[3]));
                 }
         }
@@ -119,7 +119,7 @@ static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_for
     const trope_backward_kernels *const kernels = trope_backward_kernels_of(pass.plan.dtype);
     if (!form.vectors)
         return &kernels->norm.elements;
-    const trope_plan_norm &n = usual_norm(pass.plan).head->norm;
+    const trope_plan_norm &n = common_norm(pass.plan).head->norm;
     if (form.walks)
         return &kernels->norm_of_heads;
     return n.is_token ? &kernels->norm.vectors : find_norm_kernel(kernels->norm, pass.plan, form);
@@ -130,9 +130,9 @@ static block_form form_of_pass(const norm_pass &pass)
     return form_of_norm_gradient(pass.plan, pass.rounding);
 }
 
-/* Some calls need launches that find rstd (if the caller does not give it) and the slope of heads or tokens, because later
- * launches read them. They come first, because dx may overwrite dy. The vector kernel finds both for its own tokens, unless the
- * gradient of the angles needs them too. */
+/* Some calls need launches that find rstd (if the caller does not give it) and the slope of heads or tokens, because
+ * later launches read them. These launches come first, because dx may overwrite dy. The vector kernel finds both for its
+ * own tokens, unless the gradient of the angles needs them too. */
 struct norm_plans {
     part_of_plan heads, tokens; /* operands whose rstd and slopes separate launches find */
     part_of_plan known;         /* the whole plan, which reads these results */
@@ -172,7 +172,7 @@ struct norm_plans {
     }
 };
 
-/* A dummy workspace for plans that are not launched. With NULL they would have no slopes. */
+/* A dummy workspace for plans that are not launched. With NULL, a plan would have no slopes. */
 #define NOWHERE ((void *)16)
 
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan)
@@ -192,10 +192,10 @@ const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
 
 int trope_cuda_norm_gradient_fits(const trope_plan *plan)
 {
-    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_row(*plan) > INT32_MAX / 8)
+    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_token(*plan) > INT32_MAX / 8)
         return 0;
     const norm_plans plans(*plan, NOWHERE);
-    return plan_cells(norm_pass(plans.known.plan).plan).slices <= MOST_GRID_ROWS;
+    return plan_cells(norm_pass(plans.known.plan).plan).slices <= MOST_GRID_Y;
 }
 
 /* ---- launches ---- */
@@ -205,28 +205,28 @@ static trope_status result_of(const char *function, cudaError_t error)
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
-static trope_status launch_any_pass(const char *function, const norm_pass &pass, const norm_cells &cells,
-                                    const left_sums &sums, bool finds_tokens)
+static trope_status launch_generic_pass(const char *function, const norm_pass &pass, const norm_cells &cells,
+                                        const left_sums &sums, bool finds_tokens)
 {
-    norm_gradient_any_call call;
+    norm_gradient_generic_call call;
     const trope_plan &plan = pass.plan;
     const void *const kernel = trope_backward_kernels_of(plan.dtype)->norm.elements.function;
     call.cells = cells;
     call.finds_tokens = finds_tokens;
-    const size_t shared_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
+    const size_t shared_memory_bytes = plan_norm_generic(plan, call.cells.run_tokens, &call);
     call.shape.rotating_slices *= call.cells.slices;
     call.rounding = pass.rounding;
     call.sums = sums;
     plan_operand_gradients(plan, call.cells, call.gradient);
-    call.rstd_at = (uint32_t)quotient_up((int64_t)shared_bytes, 16) * 16;
+    call.rstd_at = (uint32_t)quotient_up((int64_t)shared_memory_bytes, 16) * 16;
     for (int i = 0; i < plan.operand_count; i++) {
         call.x[i] = plan_head_tensor(plan, plan.operands[i].forward_src, plan.operands[i].forward_src_stride);
         call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     }
-    const size_t heads = finds_tokens ? 0 : call.cells.run_rows * call.cells.slice_units * NORM_HEADS,
+    const size_t heads = finds_tokens ? 0 : call.cells.run_tokens * call.cells.slice_units * NORM_HEADS,
                  bytes = call.rstd_at + heads * bytes_of_real(plan);
-    REQUIRE(bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
-            "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));
+    REQUIRE(bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
+            "the operands (%lld tokens) are too large for one launch", (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     return result_of(function, launch_early(facts_of_device(), kernel, dim3(call.cells.runs, call.cells.slices),
                                             dim3(32 * NORM_WARPS), bytes, plan.stream, arguments));
@@ -241,12 +241,12 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
     const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
     call.sums = sums;
     if (form.walks)
-        call.thread_sums_at = (uint32_t)(l.shared_bytes - bytes_of_thread_sums(form, l.threads.x * l.threads.y));
-    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
+        call.thread_sums_at = (uint32_t)(l.shared_memory_bytes - bytes_of_thread_sums(form, l.threads.x * l.threads.y));
+    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld tokens) are too large for one launch",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
-    return result_of(function,
-                     launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments));
+    return result_of(function, launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_memory_bytes,
+                                            plan.stream, arguments));
 }
 
 static trope_status launch_pass(const char *function, const norm_pass &pass, void *workspace)
@@ -258,7 +258,7 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, voi
     if (plan.operand_count && plan.batch * plan.tokens > 0) {
         const block_form form = form_of_pass(pass);
         status = form.vectors ? launch_vectors(function, pass, form, sums.cells)
-                              : launch_any_pass(function, pass, plan_cells(plan), sums.cells, false);
+                              : launch_generic_pass(function, pass, plan_cells(plan), sums.cells, false);
     }
     if (status || !sums.operands)
         return status;
@@ -284,7 +284,7 @@ static trope_status find_slopes(const char *function, const trope_plan &plan, bo
         return TROPE_OK;
     if (of_tokens)
         cells = {1, (uint32_t)(plan.batch * plan.tokens), cells.units, cells.units, 1, cells.units};
-    return launch_any_pass(function, pass, cells, left_sums{}, of_tokens);
+    return launch_generic_pass(function, pass, cells, left_sums{}, of_tokens);
 }
 
 /* Runs the gradient of the angles, which also moves the operands without a norm. */

@@ -1,49 +1,50 @@
-/* The backward of norms on CUDA: what the host tells the kernels, and the order in which d_weight is added.
+/* The backward of norms on CUDA: the parameters of the kernels, and the order in which d_weight is added.
  *
- * The tokens of all batch entries, numbered batch * tokens + token, are the rows of the code. They are cut into runs. A unit is
- * NORM_HEADS neighbouring heads of an operand (the last unit may have fewer). The units that have a norm are counted through all
- * operands and cut into slices. A cell is one slice of one run, and one block processes it.
+ * The tokens of all batch entries, numbered batch * tokens + token, are cut into runs. A unit is NORM_HEADS neighbouring
+ * heads of an operand (the last unit may have fewer). The units that have a norm are counted through all operands and cut
+ * into slices. A cell is one slice of one run, and one block processes it.
  *
  * If heads share weights, each unit of a token has one sum for each weight, over its heads, in fp32 (f64: double). For each
- * operand, the block adds these sums to CELL_SUMS sums in turn, according to their places (norm_cells), and leaves the total. If
- * each head has its own weights, the terms of a run are added one after another. Another kernel adds the totals of all cells in
- * double.
+ * operand, the block distributes these sums over CELL_SUMS partial sums by their places (norm_cells), and leaves the total.
+ * If each head has its own weights, the terms of a run are added one after another. Another kernel adds the totals of all
+ * cells in double.
  *
  * The whole order follows from shapes alone, so the vector and element kernels give the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 
-#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/norm_generic_call.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* Distance in shared memory, in floats, between two elements of a thread's vectors. It has room for the terms of all threads of
- * a head, and threads that add neighbouring elements read different banks. */
+/* Distance in shared memory, in floats, between two elements of a thread's vectors. It has room for the terms of all
+ * threads of a head, and threads that add neighbouring elements read different banks. */
 #define NORM_TERMS 404
 
-/* Number of sums to which terms are added in turn, according to their place. */
+/* Number of partial sums of a cell. A term is added to number `place` modulo CELL_SUMS. */
 #define CELL_SUMS 4
 
-/* How tokens and units are cut. Unit u of row r (units are counted in the cell) has the place u + r * (units of its operand) +
- * operand_gradient.places_at. In runs of several rows, the places of an operand are consecutive and begin at a multiple of
- * CELL_SUMS. */
+/* How tokens and units are cut. Unit u of token t (units are counted in the cell) has the place u + t * (units of its
+ * operand) + operand_gradient.places_at. In runs of several tokens, the places of an operand are consecutive and begin
+ * at a multiple of CELL_SUMS. */
 struct norm_cells {
-    uint32_t run_rows, runs;
+    uint32_t run_tokens, runs;
     uint32_t units, slice_units, slices; /* units that have a norm */
     uint32_t places;                     /* places of a cell */
 };
 
-/* What the kernels know about the d_weight of an operand. For each run, an operand has one row of sums for each slice that has
+/* The parameters for the d_weight of an operand. For each run, an operand has one row of sums for each slice that has
  * some of its units. If each head has its own weights, it has one row for all slices. */
 struct operand_gradient {
     uint32_t is_wanted;              /* whether the call wants d_weight */
     uint32_t first_unit, after_unit; /* its units, counted through all operands */
-    uint32_t places_at;              /* place of unit 0 of row 0 */
+    uint32_t places_at;              /* place of unit 0 of token 0 */
     uint32_t sums_at, columns;       /* its first column of sums, and the columns of one row */
-    uint32_t first_slice;            /* the first slice that has units of it */
+    uint32_t first_slice;            /* the first slice that has units of the operand */
     uint32_t slices;                 /* slices that leave sums for the same weights */
 };
 
-/* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in memory. */
+/* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in
+ * memory. */
 #define COLUMN_SUMS 8
 
 struct left_sums {
@@ -62,14 +63,14 @@ struct left_sums {
 struct norm_gradient_call : norm_call {
     left_sums sums;
     uint32_t thread_sums_at; /* offset of thread_sums in shared memory, in bytes */
-    uint32_t terms_of_lane;  /* distance in floats between the terms of neighbouring threads, for one element */
-    block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
-    uint32_t x_is_alike;                     /* each x has the same strides as its dy, so one distance suffices: */
-    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from dy to x */
-    operand_gradient of[USUAL_SEGMENTS];
+    uint32_t terms_of_item;  /* distance in floats between the terms of neighbouring threads, for one element */
+    block_tensor<int32_t> x[NARROW_SEGMENTS]; /* forward_src */
+    uint32_t x_is_alike;                      /* each x has the same strides as its dy, so one distance suffices: */
+    int64_t x_moved[NARROW_SEGMENTS];         /* bytes from dy to x */
+    operand_gradient of[NARROW_SEGMENTS];
 };
 
-struct norm_gradient_any_call : norm_any_call {
+struct norm_gradient_generic_call : norm_generic_call {
     left_sums sums;
     norm_cells cells;
     int32_t rounding;      /* the call's rounding: it may round dx before dx is added to dst */

@@ -1,9 +1,10 @@
-/* How the backward of norms is cut into cells, and where their sums lie. All operands of the plan have a norm. Host only. */
+/* How the backward of norms is cut into cells, and where their sums lie. All operands of the plan have a norm. Host
+ * only. */
 #ifndef TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 #define TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 
 #include "bwd/cuda/norm_gradient_call.cuh"
-#include "fwd/cuda/plan_norm_any.cuh"
+#include "fwd/cuda/plan_norm_generic.cuh"
 #include "fwd/cuda/plan_norms.cuh"
 
 /* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
@@ -20,23 +21,23 @@ static inline uint32_t units_of(const trope_plan_operand &o)
 
 /* ---- cells ---- */
 
-/* Returns the number of places of an operand in a run of `run_rows` tokens. */
-static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_rows)
+/* Returns the number of places of an operand in a run of `run_tokens` tokens. */
+static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_tokens)
 {
-    const uint32_t places = run_rows * units_of(o);
-    return run_rows == 1 ? places : (uint32_t)quotient_up(places, CELL_SUMS) * CELL_SUMS;
+    const uint32_t places = run_tokens * units_of(o);
+    return run_tokens == 1 ? places : (uint32_t)quotient_up(places, CELL_SUMS) * CELL_SUMS;
 }
 
-static inline uint32_t count_places(const trope_plan &plan, uint32_t run_rows)
+static inline uint32_t count_places(const trope_plan &plan, uint32_t run_tokens)
 {
     uint32_t places = 0;
     for (int i = 0; i < plan.operand_count; i++)
-        places += places_of(plan.operands[i], run_rows);
+        places += places_of(plan.operands[i], run_tokens);
     return places;
 }
 
-/* Returns the distance in floats between the terms of neighbouring threads that `places` need. It is an odd number of groups of
- * CELL_SUMS, so that the groups lie in different banks. */
+/* Returns the distance in floats between the terms of neighbouring threads that `places` need. It is an odd number of
+ * groups of CELL_SUMS, so that the groups lie in different banks. */
 static inline uint32_t terms_of_places(uint32_t places)
 {
     return ((uint32_t)quotient_up(places, CELL_SUMS) | 1) * CELL_SUMS;
@@ -53,14 +54,14 @@ static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
     return wants;
 }
 
-/* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole token if
- * the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves a sum for each of
- * its elements, but not so many that few blocks remain. */
+/* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole
+ * token if the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves
+ * a sum for each of its elements. They do not have so many tokens that only a few blocks remain. */
 static inline norm_cells plan_cells(const trope_plan &plan)
 {
     norm_cells c = {};
     int64_t most = 1;
-    const int64_t rows = plan.batch * plan.tokens;
+    const int64_t tokens = plan.batch * plan.tokens;
     const bool per_head = wants_weights(plan, true);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
@@ -69,21 +70,21 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     }
     if (!c.units)
         return c;
-    const uint32_t lanes = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
-                   fitting = std::max(NORM_THREADS / lanes, 1u);
+    const uint32_t head_items = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
+                   fitting = std::max(NORM_THREADS / head_items, 1u);
     c.slices = any_adds_heads(plan) ? 1 : (uint32_t)quotient_up(c.units, per_head ? std::min(fitting, 4u) : fitting);
     c.slice_units = (uint32_t)quotient_up(c.units, c.slices);
     c.slices = (uint32_t)quotient_up(c.units, c.slice_units);
-    c.run_rows = std::max(NORM_THREADS / (c.slice_units * lanes), 1u);
-    while (c.run_rows > 1 && lanes * terms_of_places(count_places(plan, c.run_rows)) > NORM_TERMS)
-        c.run_rows--;
+    c.run_tokens = std::max(NORM_THREADS / (c.slice_units * head_items), 1u);
+    while (c.run_tokens > 1 && head_items * terms_of_places(count_places(plan, c.run_tokens)) > NORM_TERMS)
+        c.run_tokens--;
     if (per_head)
-        c.run_rows =
+        c.run_tokens =
             (uint32_t)std::min((int64_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1))),
-                               std::max<int64_t>(quotient_up(rows, LONG_RUNS), SHORT_RUN));
-    c.run_rows = std::min(std::max(c.run_rows, 1u), (uint32_t)MOST_SEARCHED_ROWS);
-    c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_rows);
-    c.runs = (uint32_t)quotient_up(rows, c.run_rows);
+                               std::max<int64_t>(quotient_up(tokens, LONG_RUNS), SHORT_RUN));
+    c.run_tokens = std::min(std::max(c.run_tokens, 1u), (uint32_t)MOST_SEARCHED_TOKENS);
+    c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_tokens);
+    c.runs = (uint32_t)quotient_up(tokens, c.run_tokens);
     return c;
 }
 
@@ -101,7 +102,7 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         g->is_wanted = o.norm.d_weight != NULL;
         g->first_unit = before;
         g->after_unit = after;
-        g->places_at = cells.run_rows > 1 ? places - before : 0;
+        g->places_at = cells.run_tokens > 1 ? places - before : 0;
         g->sums_at = (uint32_t)columns;
         g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
         g->first_slice = before / cells.slice_units;
@@ -109,7 +110,7 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         if (g->is_wanted)
             columns += (int64_t)g->columns * g->slices;
         before = after;
-        places += places_of(o, cells.run_rows);
+        places += places_of(o, cells.run_tokens);
     }
     return columns;
 }
@@ -147,7 +148,7 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 /* Returns the bytes of a block's thread_sums, which lie at the end of its shared memory. */
 static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
 {
-    return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_lane * sizeof(float);
+    return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_item * sizeof(float);
 }
 
 struct norm_gradient_blocks : norm_blocks {
@@ -156,7 +157,7 @@ struct norm_gradient_blocks : norm_blocks {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
         const norm_cells cells = plan_cells(plan);
-        call->terms_of_lane = terms_of_places(cells.places);
+        call->terms_of_item = terms_of_places(cells.places);
         plan_operand_gradients(plan, cells, call->of);
     }
 
@@ -167,7 +168,7 @@ struct norm_gradient_blocks : norm_blocks {
         norm_blocks::fill(o, number, call);
         head_run whole = {0, o.head_dim, norms_rotate(plan)};
         block_form form = {};
-        form.pairs_of_lane = 16 / plan.element_size;
+        form.pairs_of_item = 16 / plan.element_size;
         form.splits = call->shape.splits != 0;
         call->x[number] =
             plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
@@ -181,11 +182,11 @@ struct norm_gradient_blocks : norm_blocks {
                            block_shape *shape)
     {
         const norm_cells cells = plan_cells(plan);
-        shape->rows_of_block = cells.run_rows;
-        shape->items_of_block = cells.slice_units * call.head_lanes;
+        shape->tokens_of_block = cells.run_tokens;
+        shape->items_of_block = cells.slice_units * call.head_items;
         if (form.walks) /* a block has at least one warp */
             shape->items_of_block =
-                std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_lanes) * call.head_lanes);
+                std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_items) * call.head_items);
     }
 
     /* Returns the bytes for the terms of d_weight, or for the sums of heads followed by thread_sums. */
@@ -193,7 +194,7 @@ struct norm_gradient_blocks : norm_blocks {
                                         block_shape *shape)
     {
         if (wants_weights(plan, false))
-            return 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS;
+            return 2 * form.pairs_of_item * sizeof(float) * NORM_TERMS;
         const size_t of_heads = norm_blocks::bytes_of_terms(plan, form, threads, shape);
         return form.walks ? (size_t)quotient_up((int64_t)of_heads, 16) * 16 + bytes_of_thread_sums(form, threads)
                           : of_heads;
@@ -212,7 +213,7 @@ static inline block_form form_of_norm_gradient(const trope_plan &plan, int32_t r
         const trope_plan_operand &o = plan.operands[i];
         form.vectors = form.vectors && !o.accumulate && !(o.norm.is_after && rounding) &&
                        tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
-                       strides_are_usual(o.forward_src_stride);
+                       strides_are_narrow(o.forward_src_stride);
     }
     return form;
 }

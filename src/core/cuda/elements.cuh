@@ -47,7 +47,7 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
         return x;
 }
 
-/* Rounds to the dtype, as a framework would store the value. */
+/* Rounds to the dtype, as a framework does when it stores the value. */
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real round_to(typename elements<DTYPE>::real x)
 {
     if constexpr (DTYPE == TROPE_F16)
@@ -94,7 +94,7 @@ rotate_pair(int32_t rounding, typename pair_types<DTYPE>::pair x, typename pair_
 /* ---- vectors ---- */
 
 /* Two vectors of a head: either as they are in memory, or separated into the first and the second elements of some
- * pairs. They are stored as words, because registers have no parts. */
+ * pairs. They are stored as words of at least 32 bits, because a part of a register has no address. */
 template <int DTYPE> union vector_pair {
     typedef typename elements<DTYPE>::type element;
     typedef typename elements<DTYPE>::real real;
@@ -110,7 +110,7 @@ template <int DTYPE> union vector_pair {
         load_vector(second, &bits[1]);
     }
 
-    /* Makes the compiler forget the values that it derived from the vectors, so that they occupy no registers. */
+    /* Makes the compiler forget the values that it derived from the vectors, so that these values occupy no registers. */
     __device__ __forceinline__ void forget()
     {
 #pragma unroll
@@ -175,7 +175,7 @@ template <int DTYPE> union vector_pair {
         }
     }
 
-    /* Turns interleaved pairs into one vector of first elements and one of second elements. */
+    /* Converts interleaved pairs to one vector of first elements and one vector of second elements. */
     __device__ __forceinline__ void separate()
     {
         const vector_pair from = *this;
@@ -258,6 +258,6 @@ template <int DTYPE> struct element_pair {
 };
 
 template <int DTYPE, bool VECTORS>
-using lane_pair = std::conditional_t<VECTORS, vector_pair<VECTORS ? DTYPE : TROPE_F32>, element_pair<DTYPE>>;
+using item_pairs = std::conditional_t<VECTORS, vector_pair<VECTORS ? DTYPE : TROPE_F32>, element_pair<DTYPE>>;
 
 #endif

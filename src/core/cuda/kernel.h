@@ -3,7 +3,7 @@
 #define TROPE_CORE_CUDA_KERNEL_H
 
 typedef struct trope_cuda_kernel {
-    const void *function; /* NULL: there is none */
+    const void *function; /* NULL: there is no such kernel */
     const char *name;
 } trope_cuda_kernel;
 

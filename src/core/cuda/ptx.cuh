@@ -90,12 +90,12 @@ __device__ __forceinline__ int64_t block_of_grid()
 
 /* ---- loads and stores ---- */
 
-/* These loads read memory that the call does not write, and the compiler does not move them. It would otherwise postpone
- * a load until its value is used, and the thread would wait for one load after another. Loads of several widths are one
- * function, because a branch would separate the load from the code that follows. The most common loads come first,
- * before the data. */
+/* These loads read memory that the call does not write, and the compiler does not move them. The compiler would
+ * otherwise postpone a load until its value is used, and the thread would wait for one load after another. One function
+ * loads several widths, the most common width first, because a branch would separate the load from the code that
+ * follows. Most of these loads come before the loads of the data. */
 
-/* Loads 4 bytes, or 2. */
+/* Loads 4 or 2 bytes. */
 __device__ __forceinline__ void load_4_or_2(const void *from, bool is_2, uint32_t *to)
 {
     asm volatile("{\n\t.reg .pred narrow;\n\t"
@@ -106,7 +106,7 @@ __device__ __forceinline__ void load_4_or_2(const void *from, bool is_2, uint32_
                  : "l"(from), "r"((int32_t)is_2));
 }
 
-/* Loads 4 bytes, or 8. The upper 4 bytes of 8 go to `high`. */
+/* Loads 4 or 8 bytes. The upper 4 of 8 bytes go to `high`. */
 __device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
     asm volatile("{\n\t.reg .pred wide;\n\t"
@@ -117,8 +117,8 @@ __device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_
                  : "l"(from), "r"((int32_t)is_8));
 }
 
-/* Loads nothing if is_there is false. (A single load of 8 bytes would write a register that the load of 4 also writes,
- * and wait for it.) */
+/* Loads nothing if is_there is false. (A single load of 8 bytes would write a register that the load of 4 bytes also
+ * writes, and would wait for that load.) */
 __device__ __forceinline__ void load_4_or_8_if(bool is_there, const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
     asm volatile("{\n\t.reg .pred there, wide;\n\t"
@@ -140,8 +140,9 @@ __device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uin
                  : "l"(from), "r"((int32_t)is_there));
 }
 
-/* Loads a parameter like other memory, for parameters of which the threads of a warp need different ones. (The constant
- * bank, where parameters are, serves one address after another: this takes 32 cycles of the multiprocessor for a warp.) */
+/* Loads a parameter like ordinary memory. This is faster if each thread of a warp needs a different parameter. (The
+ * constant bank, which holds the parameters, serves one address after another, and so takes 32 cycles of the
+ * multiprocessor for a warp.) */
 __device__ __forceinline__ void load_parameter(const uint64_t *from, uint64_t *to)
 {
     asm volatile("ld.u64 %0, [%1];" : "=l"(*to) : "l"(from));
@@ -155,9 +156,9 @@ __device__ __forceinline__ void load_two_parameters(const uint64_t *from, uint64
 
 /* The compiler gives a load its own scoreboard if it finds a use of the value in the following instructions, with no
  * branch in between. All other loads share one scoreboard: a thread that needs one of them waits for all of them,
- * including the data. So every loaded value is used at once. settle() multiplies it by 1. await() adds its product with
- * 0 to a value that a branch depends on, so that the use stays before that branch. (The compiler does not know that the
- * depth of the grid is 1.) */
+ * including the data. So every loaded value gets an early use. settle() multiplies the loaded value by 1. await()
+ * multiplies it by 0 and adds the product to a value that a branch depends on, so that the use stays before that branch.
+ * (The compiler does not know that the depth of the grid is 1.) */
 __device__ __forceinline__ void settle(uint32_t *loaded)
 {
     asm volatile("mul.lo.u32 %0, %0, %1;" : "+r"(*loaded) : "r"(gridDim.z));
@@ -176,7 +177,7 @@ __device__ __forceinline__ void await(uint32_t loaded, uint32_t *condition)
 }
 
 /* Loads of single elements of the operands. (They use no volatile pointer: in a loop with volatile loads, the compiler
- * lets the threads of a warp diverge. See report_if_missing.) */
+ * lets the threads of a warp diverge. See report() in tokens.cuh.) */
 __device__ __forceinline__ void load_element(const char *from, uint16_t *to)
 {
     asm volatile("ld.global.u16 %0, [%1];" : "=h"(*to) : "l"(from) : "memory");

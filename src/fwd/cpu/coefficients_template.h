@@ -1,5 +1,5 @@
 /* The coefficients of a token: cos and sin of its angles, times the scales of the plan. Functions with their own arrays are
- * not inlined, so that their arrays are not on the stack at the same time: callers may have only 64 KB of it. */
+ * not inlined, so that their arrays are not on the stack at the same time: a caller's stack may have only 64 KB. */
 
 /* The coefficients of one token, plan->pairs of each kind. If the elements of a pair share an angle, c2 is c1 and s2 is
  * s1. */
@@ -8,18 +8,18 @@ typedef struct FN(coefficients) {
 } FN(coefficients);
 
 /* Converts the columns of a table row to REAL. Each column comes from the plane and the row of its pair's axis. */
-static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, const void *table, REAL *to)
+static void FN(gather_columns)(const trope_plan *plan, const trope_token *token, const void *table, REAL *to)
 {
     const trope_plan_angles *a = &plan->angles;
     const int64_t size = trope_element_size(a->dtype), step = a->stride.column;
-    const char *entry = (const char *)table + row->batch * a->stride.batch * size;
-    if (plan->axes == 1 && (plan->planes == 1 || a->stride.axis == 0)) {
+    const char *entry = (const char *)table + token->batch * a->stride.batch * size;
+    if (plan->pair_axes == 1 && (plan->planes == 1 || a->stride.axis == 0)) {
         FN(load_strided)
-        (to, entry + row->position[0] * a->stride.row * size, step, a->dtype, plan->pairs * (a->per_element ? 2 : 1));
+        (to, entry + token->position[0] * a->stride.row * size, step, a->dtype, plan->pairs * (a->per_element ? 2 : 1));
         return;
     }
     for (int pair = 0; pair < plan->pairs; pair++) {
-        const char *from = entry + (row->position[trope_pair_axis(plan, pair)] * a->stride.row +
+        const char *from = entry + (token->position[trope_pair_axis(plan, pair)] * a->stride.row +
                                     trope_pair_plane(plan, pair) * a->stride.axis) *
                                        size;
         if (!a->per_element) {
@@ -75,15 +75,16 @@ static inline void FN(sincos_of_phase)(int64_t position, uint64_t step, const RE
     *sine = s * scale[1];
 }
 
-static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, REAL *restrict cosine, REAL *restrict sine)
+static void FN(sincos_of_phases)(const trope_plan *plan, const trope_token *token, REAL *restrict cosine,
+                                 REAL *restrict sine)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
     const uint64_t *restrict step = plan->step;
-    const int64_t position = row->position[0];
+    const int64_t position = token->position[0];
     const int pairs = plan->pairs;
-    if (plan->axes > 1) {
+    if (plan->pair_axes > 1) {
         for (int i = 0; i < pairs; i++)
-            FN(sincos_of_phase)(row->position[trope_pair_axis(plan, i)], step[i], scale, &cosine[i], &sine[i]);
+            FN(sincos_of_phase)(token->position[trope_pair_axis(plan, i)], step[i], scale, &cosine[i], &sine[i]);
         return;
     }
     for (int i = 0; i < pairs; i++)
@@ -97,10 +98,10 @@ static void FN(scale_columns)(int count, double scale, REAL *values)
         values[i] *= factor;
 }
 
-static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *values)
+static void FN(poison)(const trope_plan *plan, const trope_token *token, REAL *values)
 {
     for (int pair = 0; pair < plan->pairs; pair++) {
-        if (!(row->poisoned >> trope_pair_axis(plan, pair) & 1))
+        if (!(token->poisoned >> trope_pair_axis(plan, pair) & 1))
             continue;
         if (!plan->angles.per_element) {
             values[pair] = (REAL)NAN;
@@ -111,7 +112,7 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
     }
 }
 
-/* Reorders columns from the order of the table to the first elements of all pairs, followed by the second elements. Tables
+/* Reorders the columns of a table row: the first elements of all pairs come first, and the second elements follow. Tables
  * whose columns are already in this order need no work. */
 static __attribute__((noinline)) void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
 {
@@ -130,30 +131,30 @@ static __attribute__((noinline)) void FN(split_columns)(const trope_plan *plan, 
     }
 }
 
-static __attribute__((noinline)) void FN(find_angles)(const trope_plan *plan, const trope_row *row, int columns, REAL *c,
-                                                      REAL *s)
+static __attribute__((noinline)) void FN(find_angles)(const trope_plan *plan, const trope_token *token, int columns,
+                                                      REAL *c, REAL *s)
 {
     REAL angle[TROPE_MAX_ROTARY_DIM];
-    FN(gather_columns)(plan, row, plan->angles.freqs, angle);
+    FN(gather_columns)(plan, token, plan->angles.freqs, angle);
     FN(sincos_of_angles)(plan, angle, columns, c, s);
 }
 
 /* Computes cos and sin of each column, with scales, poison and rounding. */
-static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int columns, REAL *c, REAL *s)
+static void FN(find_columns)(const trope_plan *plan, const trope_token *token, int columns, REAL *c, REAL *s)
 {
     if (plan->angles.source == TROPE_ANGLES_PHASE) {
-        FN(sincos_of_phases)(plan, row, c, s);
+        FN(sincos_of_phases)(plan, token, c, s);
     } else if (plan->angles.source == TROPE_ANGLES_FREQS) {
-        FN(find_angles)(plan, row, columns, c, s);
+        FN(find_angles)(plan, token, columns, c, s);
     } else {
-        FN(gather_columns)(plan, row, plan->angles.cos, c);
-        FN(gather_columns)(plan, row, plan->angles.sin, s);
+        FN(gather_columns)(plan, token, plan->angles.cos, c);
+        FN(gather_columns)(plan, token, plan->angles.sin, s);
         FN(scale_columns)(columns, plan->cosine_scale, c);
         FN(scale_columns)(columns, plan->sine_scale, s);
     }
-    if (row->poisoned) {
-        FN(poison)(plan, row, c);
-        FN(poison)(plan, row, s);
+    if (token->poisoned) {
+        FN(poison)(plan, token, c);
+        FN(poison)(plan, token, s);
     }
     if (plan->rounding == TROPE_ROUND_NATIVE) { /* as a framework stores them */
         FN(round_values)(plan->dtype, columns, c);
@@ -163,15 +164,15 @@ static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int c
 
 /* Writes the coefficients of a token to `space`, at most 4 * plan->pairs of them. */
 static __attribute__((noinline)) FN(coefficients)
-    FN(find_coefficients)(const trope_plan *plan, const trope_row *row, REAL *space)
+    FN(find_coefficients)(const trope_plan *plan, const trope_token *token, REAL *space)
 {
     const int pairs = plan->pairs;
     if (!plan->angles.per_element) {
-        FN(find_columns)(plan, row, pairs, space, space + pairs);
+        FN(find_columns)(plan, token, pairs, space, space + pairs);
         return (FN(coefficients)){space, space + pairs, space, space + pairs};
     }
     REAL *cosine = space, *sine = space + 2 * pairs;
-    FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
+    FN(find_columns)(plan, token, 2 * pairs, cosine, sine);
     FN(split_columns)(plan, cosine);
     FN(split_columns)(plan, sine);
     return (FN(coefficients)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,

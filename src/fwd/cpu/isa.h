@@ -1,8 +1,9 @@
 /* The common start of every file that is compiled once for each instruction set. The including file defines ISA_NAME and is
  * compiled with the flags of that instruction set. Everything except one table of functions is static.
  *
- * Templates are included twice: first for float and f32, and then for double and f64, with REAL_IS_DOUBLE. real_f32.h and
- * real_f64.h define REAL, REAL_DTYPE, REAL_FMA, REAL_RECIPROCAL_ROOT, REAL_NORM_SLOPE and SUFFIX. */
+ * Templates are included twice: first for float (suffix f32), and then for double (suffix f64). real_f64.h defines
+ * REAL_IS_DOUBLE. Both real_f32.h and real_f64.h define REAL, REAL_DTYPE, REAL_FMA, REAL_RECIPROCAL_ROOT, REAL_NORM_SLOPE
+ * and SUFFIX. */
 #ifndef TROPE_FWD_CPU_ISA_H
 #define TROPE_FWD_CPU_ISA_H
 
@@ -16,7 +17,7 @@
 #include "core/rotate.h"
 #include "core/sincos.h"
 #include "fwd/cpu/vector_memory.h"
-#include "varlen/row.h"
+#include "varlen/token.h"
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)

@@ -6,7 +6,7 @@
  * sums of its heads. */
 
 typedef struct FN(tree_sum) {
-    uint64_t count; /* leaves so far; bit l is set if level l holds a sum */
+    uint64_t count; /* the number of leaves so far; bit l is set if level l holds a sum */
     REAL level[64];
 } FN(tree_sum);
 
@@ -17,8 +17,8 @@ static inline void FN(add_neighbours)(int count, const REAL *restrict from, REAL
         to[i] = from[2 * i] + from[2 * i + 1];
 }
 
-/* Returns the sum of a block. All counts are constants, so that the compiler uses vector shuffles. Not inlined, because gcc
- * would then split the levels into scalars. */
+/* Returns the sum of a block. All counts are constants, so that the compiler uses vector shuffles. The function is not
+ * inlined: otherwise gcc would split the levels into scalars. */
 static __attribute__((noinline)) REAL FN(sum_block)(const REAL values[NORM_BLOCK])
 {
     REAL a[NORM_BLOCK / 2], b[NORM_BLOCK / 4], c[NORM_BLOCK / 8], d[NORM_BLOCK / 16];
@@ -54,10 +54,10 @@ static inline REAL FN(end_sum)(FN(tree_sum) * sum)
 }
 
 /* Returns the address of the rstd of a head, or of its token, in the caller's array. NULL: there is no array. */
-static inline char *FN(rstd_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+static inline char *FN(rstd_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                                    const int64_t head[2])
 {
-    const int64_t number = row->batch * plan->tokens + row->token, in_token = head[0] * o->heads_per_group + head[1];
+    const int64_t number = token->batch * plan->tokens + token->index, in_token = head[0] * o->heads_per_group + head[1];
     const int64_t entry = o->norm.is_token ? number : number * trope_heads_of_token(o) + in_token;
     return o->norm.rstd ? (char *)o->norm.rstd + entry * (int64_t)sizeof(REAL) : NULL;
 }
@@ -71,10 +71,10 @@ static inline const char *FN(weights_of_head)(const trope_plan_operand *o, const
 }
 
 /* Reads rstd from the caller's array, or writes it there. Without an array, it does nothing. */
-static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                                   const int64_t head[2], REAL *rstd)
 {
-    char *const place = FN(rstd_place)(plan, o, row, head);
+    char *const place = FN(rstd_place)(plan, o, token, head);
     if (!place)
         return;
     if (o->norm.reads_rstd)
@@ -123,54 +123,55 @@ static inline REAL FN(rstd_of_squares)(const trope_plan_operand *o, REAL squares
     return REAL_RECIPROCAL_ROOT(squares / (REAL)o->norm.elements, (REAL)o->norm.eps);
 }
 
-/* Returns the rstd of a head, computed from x or read. x is the head that is normalised. */
-static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
-                          const FN(head_values) * x)
+/* Returns the rstd of a head, which is read, or computed from x. x is the head that is normalised. */
+static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                          const int64_t head[2], const FN(head_values) * x)
 {
     REAL rstd = o->norm.reads_rstd ? 0 : FN(rstd_of_squares)(o, FN(sum_squares)(plan, o, x));
-    FN(share_rstd)(plan, o, row, head, &rstd);
+    FN(share_rstd)(plan, o, token, head, &rstd);
     return rstd;
 }
 
 /* Returns the address of the sum of a head of a token, in the caller's array. */
-static inline char *FN(sum_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, int64_t head)
+static inline char *FN(sum_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                                  int64_t head)
 {
-    return o->norm.sums + ((head * plan->batch + row->batch) * plan->tokens + row->token) * (int64_t)sizeof(REAL);
+    return o->norm.sums + ((head * plan->batch + token->batch) * plan->tokens + token->index) * (int64_t)sizeof(REAL);
 }
 
 /* Adds the sum of the next head of a token, and writes it if the caller wants the sums. */
-static inline void FN(add_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+static inline void FN(add_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                                 FN(tree_sum) * sum, REAL value)
 {
     const REAL stored = FN(canonical)(value);
     if (trope_writes_sums(o))
-        memcpy(FN(sum_place)(plan, o, row, (int64_t)sum->count), &stored, sizeof stored);
+        memcpy(FN(sum_place)(plan, o, token, (int64_t)sum->count), &stored, sizeof stored);
     FN(push_sum)(sum, 0, value);
 }
 
 /* Adds the sums of the heads of all ranks, from the caller's array. */
-static void FN(read_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(tree_sum) * sum)
+static void FN(read_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token, FN(tree_sum) * sum)
 {
     REAL value;
     for (int64_t head = 0; head < o->norm.sums_read; head++) {
-        memcpy(&value, FN(sum_place)(plan, o, row, head), sizeof value);
+        memcpy(&value, FN(sum_place)(plan, o, token, head), sizeof value);
         FN(push_sum)(sum, 0, value);
     }
 }
 
 /* Writes zeros as the sums of a token that is not normalised. */
-static void FN(clear_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
+static void FN(clear_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token)
 {
     for (int64_t head = 0; head < trope_heads_of_token(o); head++)
-        memset(FN(sum_place)(plan, o, row, head), 0, sizeof(REAL));
+        memset(FN(sum_place)(plan, o, token, head), 0, sizeof(REAL));
 }
 
-/* Returns the rstd of a token, read, or computed from the squares of its heads. */
-static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+/* Returns the rstd of a token, which is read, or computed from the squares of its heads. */
+static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                                    FN(tree_sum) * squares)
 {
     REAL rstd = o->norm.reads_rstd ? 0 : FN(rstd_of_squares)(o, FN(end_sum)(squares));
-    FN(share_rstd)(plan, o, row, (const int64_t[]){0, 0}, &rstd);
+    FN(share_rstd)(plan, o, token, (const int64_t[]){0, 0}, &rstd);
     return rstd;
 }
 

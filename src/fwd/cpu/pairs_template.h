@@ -32,7 +32,7 @@ static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(pair_coefficie
 #endif
 }
 
-/* Rounds the rotated values before a norm, as native rounding requires. */
+/* Rounds the rotated values before a norm, as NATIVE and NATIVE_F32 require. */
 static inline void FN(round_rotated)(const trope_plan *plan, int count, REAL *y)
 {
     if (plan->rounding != TROPE_ROUND_ONCE)

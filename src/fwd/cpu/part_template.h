@@ -15,8 +15,8 @@ static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, 
     }
 }
 
-static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int native, FN(kind) kind, int count,
-                                                                         const REAL *x, REAL *y, FN(coefficients) t)
+static inline __attribute__((always_inline)) void FN(rotate_by_pairing)(int native, FN(kind) kind, int count, const REAL *x,
+                                                                        REAL *y, FN(coefficients) t)
 {
     if (kind.from_interleaved)
         kind.to_interleaved ? FN(rotate_run)((FN(kind)){native, 1, 1}, count, x, y, t)
@@ -31,15 +31,15 @@ static void FN(rotate_part)(FN(kind) kind, int count, const REAL *x, REAL *y, FN
 {
     switch (kind.native) {
     case 0:
-        FN(rotate_any_pairing)(0, kind, count, x, y, t);
+        FN(rotate_by_pairing)(0, kind, count, x, y, t);
         break;
     case TROPE_F16:
-        FN(rotate_any_pairing)(TROPE_F16, kind, count, x, y, t);
+        FN(rotate_by_pairing)(TROPE_F16, kind, count, x, y, t);
         break;
     case TROPE_BF16:
-        FN(rotate_any_pairing)(TROPE_BF16, kind, count, x, y, t);
+        FN(rotate_by_pairing)(TROPE_BF16, kind, count, x, y, t);
         break;
     default:
-        FN(rotate_any_pairing)(TROPE_F32, kind, count, x, y, t);
+        FN(rotate_by_pairing)(TROPE_F32, kind, count, x, y, t);
     }
 }

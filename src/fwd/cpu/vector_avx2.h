@@ -40,7 +40,7 @@ static inline vector vector_canonical(vector x)
                             _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
-/* Returns rounded bf16 values in the upper half of each lane. The lower half has arbitrary bits. */
+/* Returns rounded bf16 values in the upper half of each 32-bit element. The lower half has arbitrary bits. */
 static inline __m256i vector_round_bf16(vector x)
 {
     const __m256i bits = _mm256_castps_si256(x);
@@ -73,7 +73,7 @@ static inline void vector_store(int dtype, char *p, vector x)
     }
 }
 
-/* Returns the even and the odd lanes of two consecutive vectors. */
+/* Returns the even and the odd elements of two consecutive vectors. */
 static inline void vector_deinterleave(vector low, vector high, vector *even, vector *odd)
 {
     const __m256 first = _mm256_shuffle_ps(low, high, 0x88), second = _mm256_shuffle_ps(low, high, 0xdd);

@@ -40,7 +40,7 @@ static inline vector vector_canonical(vector x)
                               _mm512_castsi512_ps(_mm512_set1_epi32((int)TROPE_NAN_F32)));
 }
 
-/* Returns rounded bf16 values in the upper half of each lane. The lower half has arbitrary bits. */
+/* Returns rounded bf16 values in the upper half of each 32-bit element. The lower half has arbitrary bits. */
 static inline __m512i vector_round_bf16(vector x)
 {
     const __m512i bits = _mm512_castps_si512(x);
@@ -69,7 +69,7 @@ static inline void vector_store(int dtype, char *p, vector x)
         _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(vector_round_bf16(x), 16)));
 }
 
-/* Returns the even and the odd lanes of two consecutive vectors. */
+/* Returns the even and the odd elements of two consecutive vectors. */
 static inline void vector_deinterleave(vector low, vector high, vector *even, vector *odd)
 {
     const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

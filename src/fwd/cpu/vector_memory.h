@@ -76,7 +76,7 @@ static inline void trope_load_f16(float *restrict to, const uint16_t *restrict f
         to[i] = trope_f16_to_f32(from[i]);
 }
 
-/* NaNs must be canonical. Hardware keeps the top bits of their payload, which gives TROPE_NAN_16. */
+/* The NaNs in `from` must be canonical. Hardware keeps the top bits of their payload, which gives TROPE_NAN_16. */
 static inline void trope_store_f16(uint16_t *restrict to, const float *restrict from, int count)
 {
     int i = 0;

@@ -1,5 +1,5 @@
 /* The rotation of a window in one pass through registers, for f32, f16 and bf16 with the rounding ONCE. Training runs spend
- * most of their time here. rows_template.h, which the compiler vectorizes, takes three passes through memory and handles
+ * most of their time here. tokens_template.h, which the compiler vectorizes, takes three passes through memory and handles
  * all other cases.
  *
  * A file vector_*.h defines the operations: load, store, (de)interleave. Without such a file, VECTOR_WIDTH is not defined,
@@ -75,7 +75,7 @@ ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
 
 /* ---- a norm ---- */
 
-/* Adds one level of the tree of a sum: lanes 2i and 2i + 1 of two consecutive vectors. */
+/* Adds one level of the tree of a sum: elements 2i and 2i + 1 of two consecutive vectors. */
 ALWAYS_INLINE vector vector_add_neighbours(vector low, vector high)
 {
     vector even, odd;
@@ -117,7 +117,7 @@ ALWAYS_INLINE vector vector_sum_squares(int dtype, int64_t head_dim, const char 
     return sum;
 }
 
-/* Returns the sums of VECTOR_WIDTH vectors, one in each lane. Overwrites the vectors. */
+/* Returns the sums of VECTOR_WIDTH vectors, one in each element of the result. Overwrites the vectors. */
 ALWAYS_INLINE vector vector_sum_each(vector *v)
 {
     for (int n = VECTOR_WIDTH / 2; n > 0; n /= 2)
@@ -126,7 +126,8 @@ ALWAYS_INLINE vector vector_sum_each(vector *v)
     return v[0];
 }
 
-/* The source of contiguous elements. With a norm, it includes the factors of the elements, and rstd in all lanes. */
+/* The source of contiguous elements. With a norm, it includes the factors of the elements, and rstd in every element of a
+ * vector. */
 typedef struct vector_source {
     const char *x;
     const float *weight;

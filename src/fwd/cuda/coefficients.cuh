@@ -4,14 +4,14 @@
 
 #include "core/cuda/elements.cuh"
 #include "core/sincos.h"
-#include "varlen/cuda/rows.cuh"
+#include "varlen/cuda/tokens.cuh"
 
 /* The source of angles that a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and
  * sin), or both. */
-enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
+enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_GENERIC };
 
-/* Positions that follow from tokens, for every context parallel rank. The tokens are two runs, with a gap between their
- * positions. */
+/* Positions that are computed from tokens, for every context parallel rank. The tokens are two runs, with a gap between
+ * their positions. */
 struct token_positions {
     uint32_t step, first, second_run, gap;
 
@@ -28,19 +28,19 @@ struct cuda_plan {
     int32_t part_pairs; /* pairs in each part of the angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
-    uint32_t axis_bits;   /* see block_rows */
-    int32_t axis_mask;    /* the plane of a pair, masked with this, is its axis in block_rows */
-    int32_t of_padding;   /* the action for padding, TROPE_ROW_... */
+    uint32_t axis_bits;   /* see block_tokens */
+    int32_t axis_mask;    /* the plane of a pair, masked with this, is its axis in block_tokens */
+    int32_t of_padding;   /* the action for padding, TROPE_TOKEN_... */
     index_source source;  /* of the ids or start positions that are read */
-    int32_t from_tokens;  /* positions follow from the tokens, by: */
+    int32_t from_tokens;  /* positions are computed from the tokens, by this struct: */
     token_positions positions;
-    int32_t has_plain_freqs; /* fp32 freqs, a column for each pair, an even number of pairs, one plane for all axes */
-    trope_plan plan;         /* kernels must not follow its pointers to host memory */
+    int32_t has_fast_freqs; /* fp32 freqs, a column for each pair, an even number of pairs, one plane for all axes */
+    trope_plan plan;        /* kernels must not follow its pointers to host memory */
 };
 
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const trope_plan &plan)
 {
-    return ANGLES == ANGLES_ANY ? plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
+    return ANGLES == ANGLES_GENERIC ? plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
 }
 
 /* Returns the part of a pair. There are at most TROPE_MAX_AXES parts, so comparisons replace the division. */
@@ -82,19 +82,19 @@ struct raw_entry {
     }
 };
 
-/* Returns the column of a pair's first element (0) or second one (1). PLAIN: a pair has one column. */
-template <bool PLAIN> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
+/* Returns the column of a pair's first element (0) or second one (1). FAST: a pair has one column. */
+template <bool FAST> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
-    return PLAIN || !p.plan.angles.per_element ? pair
-           : p.plan.interleaved_columns        ? 2 * pair + which
-                                               : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
+    return FAST || !p.plan.angles.per_element ? pair
+           : p.plan.interleaved_columns       ? 2 * pair + which
+                                              : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
 
 /* The table entries of an element: an angle, or a cosine and a sine. */
 struct raw_couple {
     raw_entry cosine, sine;
 
-    /* (It loads both even if they are equal. Without a branch, no load waits for another.) */
+    /* (It loads both entries even if they are the same. Without a branch, no load waits for another.) */
     template <int DTYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t at)
     {
         cosine.load<DTYPE>(p.table[0] + at, p.entry_bytes);
@@ -121,14 +121,14 @@ struct raw_couple {
 
 /* ---- sine and cosine ---- */
 
-/* It is not inlined, because it is rarely called. */
+/* Not inline, because it is rarely needed. */
 static __device__ __noinline__ trope_quarter_turns reduce_large_angle(float angle)
 {
     return trope_reduce_phase(trope_phase_of_large_angle(angle));
 }
 
-/* Computes the sine and cosine of COUNT angles. No angle is waited for alone: the first branch comes after all angles
- * have been read. */
+/* Computes the sine and cosine of COUNT angles. The first branch comes after all angles have been read, so the thread
+ * waits for all angles together. */
 template <int COUNT> __device__ __forceinline__ void sincos_of_angles(const float *angle, float *sine, float *cosine)
 {
     trope_quarter_turns turns[COUNT];
@@ -172,8 +172,8 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    /* Scales and rounds the coefficients. PLAIN: the call rounds once. */
-    template <bool PLAIN> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
+    /* Scales and rounds the coefficients. FAST: the call rounds once. */
+    template <bool FAST> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
     {
         typedef typename elements<DTYPE>::real real;
         if constexpr (DTYPE == TROPE_F64) {
@@ -185,7 +185,7 @@ template <int DTYPE> struct couple {
         }
         if (is_nan)
             cosine = sine = (real)NAN;
-        if (!PLAIN && p.plan.rounding == TROPE_ROUND_NATIVE)
+        if (!FAST && p.plan.rounding == TROPE_ROUND_NATIVE)
             round();
     }
 

@@ -4,20 +4,20 @@
 
 #include "core/cuda/kernel.h"
 
-#define FAST_ROW_KINDS 4 /* all except ROWS_ANY */
+#define FAST_POSITION_KINDS 4 /* all except POSITIONS_GENERIC */
 
 typedef struct trope_rotation_kernels {
-    trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* for vectors, by the kind of rows (ROWS_...), and phase steps or tables */
-    trope_cuda_kernel vectors;                 /* the generic path for vectors */
-    trope_cuda_kernel alone;                   /* one or a few heads, without packed sequences */
-    trope_cuda_kernel elements;                /* heads that do not consist of vectors */
+    trope_cuda_kernel fast[FAST_POSITION_KINDS][2]; /* by POSITIONS_..., and phase steps or tables */
+    trope_cuda_kernel vectors;                      /* the generic path for vectors */
+    trope_cuda_kernel alone;                        /* one or a few heads, without packed sequences */
+    trope_cuda_kernel elements;                     /* heads that do not consist of vectors */
 } trope_rotation_kernels;
 
 typedef struct trope_norm_kernels {
-    trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* the norm before the rotation; some kinds only */
-    trope_cuda_kernel after[2];                /* the norm after the rotation: from tokens with phase steps, and any call */
-    trope_cuda_kernel vectors;                 /* the generic path for vectors */
-    trope_cuda_kernel elements;                /* heads that do not consist of vectors */
+    trope_cuda_kernel fast[FAST_POSITION_KINDS][2]; /* the norm before the rotation; some kinds only */
+    trope_cuda_kernel after[2]; /* the norm after the rotation: positions from tokens with phase steps; generic */
+    trope_cuda_kernel vectors;  /* the generic path for vectors */
+    trope_cuda_kernel elements; /* heads that do not consist of vectors */
 } trope_norm_kernels;
 
 extern const trope_norm_kernels trope_norms_f32, trope_norms_f16, trope_norms_bf16, trope_norms_f64;

@@ -24,8 +24,8 @@ static inline uint32_t power_of_two(uint32_t at_least)
 /* Returns whether padding is overwritten: with zeros, or with NaN if the call has no padding policy. */
 static inline bool fills_padding(const trope_plan &plan)
 {
-    const int32_t padding = plan.sequences.padding;
-    return plan.sequences.boundaries && padding != TROPE_PADDING_ROTATE && padding != TROPE_PADDING_COPY;
+    const int32_t padding = plan.position_source.padding;
+    return plan.position_source.boundaries && padding != TROPE_PADDING_ROTATE && padding != TROPE_PADDING_COPY;
 }
 
 /* Returns whether the call also writes the elements of an operand that do not rotate: if it is not in place, or if
@@ -49,19 +49,19 @@ static inline bool moves_something(const trope_plan &plan)
     return moves && plan.tokens > 0;
 }
 
-/* ---- rows ---- */
+/* ---- positions ---- */
 
-static inline row_kind kind_of_rows(const trope_plan &plan)
+static inline position_kind kind_of_positions(const trope_plan &plan)
 {
-    const trope_sequences &s = plan.sequences;
+    const trope_position_source &s = plan.position_source;
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
-        return s.ids ? ROWS_ANY : search_is_usual(s) ? ROWS_SEARCHED : ROWS_SEARCHED_GENERIC;
-    return s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
+        return s.ids ? POSITIONS_GENERIC : search_is_fast(s) ? POSITIONS_SEARCHED : POSITIONS_SEARCHED_GENERIC;
+    return s.ids || s.starts ? POSITIONS_READ : is_short ? POSITIONS_GENERIC : POSITIONS_FROM_TOKENS;
 }
 
-static inline token_positions plan_positions(const trope_sequences &s)
+static inline token_positions plan_positions(const trope_position_source &s)
 {
     const int64_t half = s.tokens / 2, first = trope_dense_position(&s, 0);
     token_positions p;
@@ -82,14 +82,14 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->entry_bytes = plan.angles.dtype == TROPE_F64 ? 8 : plan.angles.dtype == TROPE_F32 ? 4 : 2;
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
-    p->has_plain_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
-                         !plan.angles.stride.axis && !axis_bits_of_rows(plan) && plan.pairs % 2 == 0;
-    p->axis_bits = axis_bits_of_rows(plan);
+    p->has_fast_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
+                        !plan.angles.stride.axis && !axis_bits_of_tokens(plan) && plan.pairs % 2 == 0;
+    p->axis_bits = axis_bits_of_tokens(plan);
     p->axis_mask = (1 << p->axis_bits) - 1;
-    p->of_padding = trope_action_of_padding(&plan.sequences);
-    p->source = plan_source(plan.sequences);
-    p->from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
-    p->positions = plan_positions(plan.sequences);
+    p->of_padding = trope_action_of_padding(&plan.position_source);
+    p->source = plan_source(plan.position_source);
+    p->from_tokens = kind_of_positions(plan) == POSITIONS_FROM_TOKENS;
+    p->positions = plan_positions(plan.position_source);
 }
 
 /* ---- tensors ---- */
@@ -105,8 +105,8 @@ static inline int inner_dim(const trope_plan &plan)
     return plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
 }
 
-/* Merges the groups of an operand if they are as far apart as consecutive heads. forward_src is read if the operand has
- * a norm, or if it rotates and the call computes a gradient of the angles. */
+/* Merges the groups of an operand into one if all consecutive heads are equally far apart, also across groups.
+ * forward_src is read if the operand has a norm, or if it rotates and the call computes a gradient of the angles. */
 static inline void join_groups(trope_plan_operand *o, bool with_forward_src)
 {
     int64_t *const strides[] = {

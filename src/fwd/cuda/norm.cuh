@@ -1,6 +1,6 @@
 /* The norm and the rotation of heads on CUDA, in the register block of the rotation. The threads of a head are in one
- * warp and add its squares by shuffles. If the norm comes before the rotation, they do so while others compute
- * coefficients. Each thread has the same lane of NORM_HEADS consecutive heads. The work that is the same for these heads
+ * warp and add its squares by shuffles. If the norm comes before the rotation, they do so while other threads compute
+ * coefficients. Each thread has the same item of NORM_HEADS consecutive heads. The work that is the same for these heads
  * is done only once. It is two fifths of the instructions for one head. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
@@ -10,8 +10,8 @@
 #include "fwd/cuda/rotate.cuh"
 #include "fwd/cuda/token_sums.cuh"
 
-/* The launch bounds of a kernel with blocks of NORM_THREADS, of which a multiprocessor should hold the given number.
- * Blocks with whole tokens have as many registers for each thread. */
+/* The launch bounds of a kernel if a multiprocessor should hold `blocks` blocks of NORM_THREADS. They are stated as one
+ * large block, because blocks with whole tokens may be larger and have as many registers for each thread. */
 constexpr block_limit norm_limit(int blocks)
 {
     return {NORM_THREADS * blocks, 1};
@@ -19,15 +19,15 @@ constexpr block_limit norm_limit(int blocks)
 
 /* ORDER is TROPE_NORM_BEFORE or AFTER, or 0 for a kernel that contains both. With AFTER, a thread keeps more values in
  * registers. */
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
-struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
+template <int OF_DTYPE, int OF_POSITIONS, int OF_ANGLES, int ORDER>
+struct norm_rotation : rotation<OF_DTYPE, true, OF_POSITIONS, OF_ANGLES, false> {
     typedef norm_call call;
     static constexpr block_limit LIMIT = norm_limit(ORDER == TROPE_NORM_BEFORE ? 6 : 4);
     static constexpr bool HAS_ORDER = ORDER != 0;
-    typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> before;
-    typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
+    typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_BEFORE> before;
+    typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_AFTER> after;
     static constexpr int HEADS = NORM_HEADS;
-    static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
+    static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr bool TOKENS = true; /* the kernel takes norms over tokens */
 
     static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
@@ -49,22 +49,22 @@ template <int COUNT> __device__ __forceinline__ void load_words(const char *from
 }
 
 /* The elements of an item's two vectors in fp32, in memory order. */
-template <class R> struct lane_values {
+template <class R> struct item_values {
     float of[2][R::PAIRS];
 
     /* All elements are zero. */
-    __device__ __forceinline__ lane_values() : of()
+    __device__ __forceinline__ item_values() : of()
     {
     }
 
-    __device__ __forceinline__ explicit lane_values(const typename R::lane &v)
+    __device__ __forceinline__ explicit item_values(const typename R::data &v)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
             of[i / R::PAIRS][i % R::PAIRS] = (float)v.template of_pair<false>(i % R::PAIRS, i / R::PAIRS);
     }
 
-    __device__ __forceinline__ void multiply(const lane_values &other)
+    __device__ __forceinline__ void multiply(const item_values &other)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
@@ -80,7 +80,7 @@ template <class R> struct lane_values {
     }
 
     /* Adds `factor` times other, fused. */
-    __device__ __forceinline__ void add(const lane_values &other, float factor)
+    __device__ __forceinline__ void add(const item_values &other, float factor)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
@@ -89,7 +89,7 @@ template <class R> struct lane_values {
     }
 
     /* Subtracts `factor` times other, fused. */
-    __device__ __forceinline__ void subtract(const lane_values &other, float factor)
+    __device__ __forceinline__ void subtract(const item_values &other, float factor)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
@@ -148,15 +148,15 @@ template <class R> struct lane_values {
     }
 };
 
-/* Rotates the heads of a thread by the coefficients of its lane in the window. TRANSPOSED: by the transposed matrix. */
+/* Rotates the heads of a thread by the coefficients of its item in the window. TRANSPOSED: by the transposed matrix. */
 template <class R, bool INTERLEAVED, bool TRANSPOSED>
 __device__ __forceinline__ void rotate_heads(const block_shape &shape, const block_item &at, int32_t rounding, bool own,
-                                             lane_values<R> *heads)
+                                             item_values<R> *heads)
 {
-    constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+    constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
 #pragma unroll
     for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-        lane_coefficients<R> c;
+        item_coefficients<R> c;
         c.load(shape, at, e, own);
         if (TRANSPOSED)
             c.transpose();
@@ -184,32 +184,32 @@ template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float 
 template <class R> struct head_sums {
     float first[R::HEADS], second[R::HEADS]; /* over the item's first and second vector */
 
-    __device__ __forceinline__ void take(int head, const lane_values<R> &values)
+    __device__ __forceinline__ void take(int head, const item_values<R> &values)
     {
         first[head] = sum_of_vector<R::PAIRS>(values.of[0]);
         second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
     }
 
-    /* Adds the lanes of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
+    /* Adds the items of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
      * padded.) */
-    __device__ __forceinline__ void add_lanes(const norm_call &call, bool present)
+    __device__ __forceinline__ void add_items(const norm_call &call, bool present)
     {
         if (call.any_idles && !present) {
 #pragma unroll
             for (int h = 0; h < R::HEADS; h++)
                 first[h] = second[h] = 0;
         }
-        if (call.join >= call.head_lanes) {
+        if (call.join >= call.head_items) {
 #pragma unroll
             for (uint32_t step = 1; step < 32; step *= 2) {
-                if (step == call.head_lanes)
+                if (step == call.head_items)
                     break;
                 add_neighbours(step);
             }
             join();
         } else {
 #pragma unroll 1
-            for (uint32_t step = 1; step < call.head_lanes; step *= 2) {
+            for (uint32_t step = 1; step < call.head_items; step *= 2) {
                 if (step == call.join)
                     join();
                 add_neighbours(step);
@@ -220,7 +220,7 @@ template <class R> struct head_sums {
             first[h] = trope_add(first[h], 0.0f);
     }
 
-    /* Computes the mean over each head. Must follow add_lanes. */
+    /* Computes the mean over each head. Call this after add_items. */
     __device__ __forceinline__ void find_means(const norm_call &call, float *means) const
     {
 #pragma unroll
@@ -247,14 +247,14 @@ template <class R> struct head_sums {
 };
 
 template <class R> struct norm_job {
-    lane_job<R> of[R::HEADS]; /* the first one is present if any is */
+    item_job<R> of[R::HEADS]; /* the first head is present if any head is present */
     float rstd[R::HEADS];
-    uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has one */
+    uint32_t use; /* 0: there is no item; 1: the item has no norm; 2: it has a norm */
 
-    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
-                                        uint32_t row)
+    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+                                        uint32_t in_block)
     {
-        of[0] = lane_job<R>(call, first_row, rows, row);
+        of[0] = item_job<R>(call, first_token, tokens, in_block);
 #pragma unroll
         for (int h = 1; h < R::HEADS; h++) {
             const typename R::segment &s = segment(call);
@@ -297,36 +297,37 @@ template <class R> struct norm_job {
     /* Returns whether the item's elements rotate. */
     __device__ __forceinline__ bool is_window(const typename R::call &call) const
     {
-        return item().lane - call.first_lane < call.window_lanes && norm(call).rotates;
+        return item().in_head - call.first_window_item < call.window_items && norm(call).rotates;
     }
 
     /* Returns the index in the head of the first element of the item's first vector. */
     __device__ __forceinline__ uint32_t find_element(const typename R::call &call) const
     {
-        const uint32_t lane = item().lane, in_run = lane & (call.join - 1);
-        return (2 * lane - in_run) * R::PAIRS;
+        const uint32_t in_head = item().in_head, in_run = in_head & (call.join - 1);
+        return (2 * in_head - in_run) * R::PAIRS;
     }
 
     /* (The token is found again, so that it occupies no registers in the meantime.) */
-    __device__ __forceinline__ void find_row_again(const typename R::call &call)
+    __device__ __forceinline__ void find_token_again(const typename R::call &call)
     {
-        const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
+        const typename R::index first_token = first_token_of_block<typename R::index>(call.shape);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            of[h].row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item().row);
+            of[h].token =
+                find_token<R::ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)item().in_block);
     }
 
     /* Returns the index of the token: batch * tokens + token. */
     __device__ __forceinline__ int64_t find_number(const typename R::call &call)
     {
-        find_row_again(call);
-        return of[0].row.batch(call.shape) * call.plan.plan.tokens + of[0].row.token(call.shape);
+        find_token_again(call);
+        return of[0].token.batch(call.shape) * call.plan.plan.tokens + of[0].token.index(call.shape);
     }
 
     __device__ __forceinline__ float *rstd_place(const typename R::call &call, int h)
     {
-        const int64_t row = find_number(call);
-        return norm(call).rstd + (R::TOKENS && call.is_token ? row : row * segment(call).heads + of[h].item.head);
+        const int64_t number = find_number(call);
+        return norm(call).rstd + (R::TOKENS && call.is_token ? number : number * segment(call).heads + of[h].item.head);
     }
 
     __device__ __forceinline__ void load(const typename R::call &call)
@@ -340,21 +341,21 @@ template <class R> struct norm_job {
      * call it. */
     __device__ __forceinline__ void find_rstd(const typename R::call &call, head_sums<R> *squares)
     {
-        squares->add_lanes(call, is_present());
+        squares->add_items(call, is_present());
         if (R::TOKENS && __builtin_expect(call.adds_heads && !call.reads_rstd, 0))
             return leave_sums(call, *squares);
         squares->find_means(call, rstd);
         find_rstd_of_means(call);
     }
 
-    /* Finds the rstd of a token, if the block adds its heads. `row` is the index in the block of the first token of the
-     * threads. All threads of the block must call it. */
-    __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_row, uint32_t row,
-                                                    uint32_t count, bool of_caller)
+    /* Finds the rstd of a token, if the block adds its heads. `in_block` is the index in the block of the first token
+     * that its threads process. All threads of the block must call it. */
+    __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_token,
+                                                    uint32_t in_block, uint32_t count, bool of_caller)
     {
         if (!R::TOKENS || __builtin_expect(!call.adds_heads || call.reads_rstd, 1))
             return;
-        add_tokens<R>(call, first_row, row, count, of_caller);
+        add_tokens<R>(call, first_token, in_block, count, of_caller);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
             rstd[h] = mean_of_token(call);
@@ -364,7 +365,7 @@ template <class R> struct norm_job {
     /* Leaves the sums in shared memory for add_tokens. */
     __device__ __forceinline__ void leave_sums(const typename R::call &call, const head_sums<R> &sums) const
     {
-        if (!has_norm() || item().lane)
+        if (!has_norm() || item().in_head)
             return;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
@@ -372,13 +373,13 @@ template <class R> struct norm_job {
                 token_room(call, threadIdx.z)[norm(call).heads_at + of[h].item.head] = sums.first[h];
     }
 
-    /* Returns the mean over the token. Must follow add_tokens. */
+    /* Returns the mean over the token. Call this after add_tokens. */
     __device__ __forceinline__ float mean_of_token(const typename R::call &call) const
     {
         return token_room(call, threadIdx.z)[call.token_heads + item().segment];
     }
 
-    /* Turns the means in the array `rstd` into rstd. */
+    /* Replaces the means in the array `rstd` by rstd. */
     __device__ __forceinline__ void find_rstd_of_means(const typename R::call &call)
     {
         const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
@@ -391,12 +392,12 @@ template <class R> struct norm_job {
     }
 
     /* Finds the rstd of the heads from the vectors `x`. */
-    __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::lane *x[R::HEADS])
+    __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::data *x[R::HEADS])
     {
         head_sums<R> sums;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> squares(*x[h]);
+            item_values<R> squares(*x[h]);
             squares.multiply(squares);
             x[h]->forget();
             sums.take(h, squares);
@@ -408,17 +409,17 @@ template <class R> struct norm_job {
      * coefficients are for the other direction. All threads of a warp must call it. */
     template <bool BACKWARD>
     __device__ __forceinline__ void rotate_first(const typename R::call &call, int32_t action,
-                                                 typename R::lane *v[R::HEADS], lane_values<R> *x)
+                                                 typename R::data *v[R::HEADS], item_values<R> *x)
     {
         head_sums<R> sums;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            x[h] = lane_values<R>(*v[h]);
-        if (has_norm() && action == TROPE_ROW_ROTATE && is_window(call))
+            x[h] = item_values<R>(*v[h]);
+        if (has_norm() && action == TROPE_TOKEN_ROTATE && is_window(call))
             rotate<true, BACKWARD>(call, TROPE_ROUND_ONCE, false, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> squares(x[h]);
+            item_values<R> squares(x[h]);
             squares.multiply(squares);
             sums.take(h, squares);
         }
@@ -427,7 +428,7 @@ template <class R> struct norm_job {
 
     __device__ __forceinline__ void write_rstd(const typename R::call &call, bool rotates)
     {
-        if (!call.has_rstd || !norm(call).rstd || norm(call).reads_rstd || item().lane)
+        if (!call.has_rstd || !norm(call).rstd || norm(call).reads_rstd || item().in_head)
             return;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
@@ -435,12 +436,12 @@ template <class R> struct norm_job {
                 *rstd_place(call, h) = rotates ? rstd[h] : 0;
     }
 
-    __device__ __forceinline__ void multiply_by_weights(const typename R::call &call, lane_values<R> *x) const
+    __device__ __forceinline__ void multiply_by_weights(const typename R::call &call, item_values<R> *x) const
     {
         const block_norm &n = norm(call);
         if (!has_norm() || !n.weight)
             return;
-        lane_values<R> weights;
+        item_values<R> weights;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             if (h == 0 || (n.weight_of_head && of[h].item.present))
@@ -449,44 +450,43 @@ template <class R> struct norm_job {
         }
     }
 
-    template <bool USUAL, bool TRANSPOSED = false>
+    template <bool FAST, bool TRANSPOSED = false>
     __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own,
-                                           lane_values<R> *x) const
+                                           item_values<R> *x) const
     {
         block_item at = item();
-        at.lane -= call.first_lane;
+        at.in_head -= call.first_window_item;
         if (call.plan.plan.interleaved_src)
-            rotate_heads<R, true, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
-                                              x);
+            rotate_heads<R, true, TRANSPOSED>(call.shape, at, FAST ? (int32_t)TROPE_ROUND_ONCE : rounding, !FAST && own, x);
         else
-            rotate_heads<R, false, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
+            rotate_heads<R, false, TRANSPOSED>(call.shape, at, FAST ? (int32_t)TROPE_ROUND_ONCE : rounding, !FAST && own,
                                                x);
     }
 
-    /* USUAL: the call rounds once, and both elements of each pair have the same coefficients. With a norm after the
+    /* FAST: the call rounds once, and both elements of each pair have the same coefficients. With a norm after the
      * rotation, `x` is the result of rotate_first. */
-    template <bool USUAL>
-    __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, lane_values<R> *x)
+    template <bool FAST>
+    __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, item_values<R> *x)
     {
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             if (!R::IS_AFTER)
-                x[h] = lane_values<R>(of[h].v);
+                x[h] = item_values<R>(of[h].v);
             x[h].multiply(rstd[h]);
-            if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
+            if (!FAST && call.rounding == TROPE_NORM_ROUND_TWICE)
                 x[h].round();
         }
         multiply_by_weights(call, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            if (!USUAL && call.rounding)
+            if (!FAST && call.rounding)
                 x[h].round();
         if (!R::IS_AFTER && is_window(call))
-            rotate<USUAL>(call, call.plan.plan.rounding, own, x);
+            rotate<FAST>(call, call.plan.plan.rounding, own, x);
         store_heads(call, x);
     }
 
-    __device__ __forceinline__ void store_heads(const typename R::call &call, const lane_values<R> *x)
+    __device__ __forceinline__ void store_heads(const typename R::call &call, const item_values<R> *x)
     {
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
@@ -512,8 +512,8 @@ template <class R> struct norm_job {
 #pragma unroll 1
         for (int h = 0; h < R::HEADS && of[0].item.present; h++) {
             of[0].prepare(call);
-            if (of[0].is_usual(call, action, own))
-                of[0].template rotate_usually<false>(call);
+            if (of[0].is_fast(call, action, own))
+                of[0].template rotate_fast<false>(call);
             else
                 of[0].finish(call, action, own);
 #pragma unroll
@@ -526,7 +526,7 @@ template <class R> struct norm_job {
     __device__ __forceinline__ void store_anywhere(const typename R::call &call)
     {
         if (!call.shape.all_are_alike)
-            find_row_again(call);
+            find_token_again(call);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             char *const to = of[h].find_to(call);
@@ -539,27 +539,27 @@ template <class R> struct norm_job {
 template <class R> __device__ __forceinline__ void norm_block(const norm_call &call, const typename R::steps &steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    norm_job<R> job(call, first_row, rows, threadIdx.z);
-    typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    norm_job<R> job(call, first_token, tokens, threadIdx.z);
+    typename R::data *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
+        call, steps, first_token, tokens, [&]() { job.load(call); }, []() {},
         [&]() {
             if (!R::IS_AFTER)
                 job.find_rstd(call, of_heads);
         });
-    const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
-    lane_values<R> x[R::HEADS];
+    const int32_t action = action_of_token<R>(call, job.item().in_block < tokens ? job.item().in_block : 0);
+    item_values<R> x[R::HEADS];
     if (R::IS_AFTER)
         job.template rotate_first<false>(call, action, of_heads, x);
-    job.find_token_rstd(call, first_row, 0, rows, true);
+    job.find_token_rstd(call, first_token, 0, tokens, true);
     if (job.has_norm() && !job.segment(call).dst.base) {
         /* (The call wants only token_sums.) */
     } else if (job.has_norm()) {
-        const bool rotates = action == TROPE_ROW_ROTATE;
+        const bool rotates = action == TROPE_TOKEN_ROTATE;
         job.write_rstd(call, rotates);
-        if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
+        if (rotates && (R::ALWAYS_FAST || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
             job.template finish_norm<true>(call, own, x);
         else if (rotates)
             job.template finish_norm<false>(call, own, x);
@@ -568,13 +568,14 @@ template <class R> __device__ __forceinline__ void norm_block(const norm_call &c
     } else {
         job.finish_others(call, action, own);
     }
-    if (may_search(R::ROWS) && is_filled(action, false) && job.item().row < rows)
+    if (may_search(R::POSITIONS) && is_filled(action, false) && job.item().in_block < tokens)
         fill_rest<R>(call, action, &job.of[0]);
-    if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+    if (may_search(R::POSITIONS))
+        check_sequences<R::WIDE>(known_position_source<R::POSITIONS>(call.plan.plan.position_source),
+                                 call.plan.plan.status);
 }
 
-/* Calls run(R()), or, if R has both orders, run() with its struct for the order of the call. */
+/* Calls run(R()). If R has both orders, it passes R::before or R::after instead, as the call requires. */
 template <class R, class RUN> __device__ __forceinline__ void run_in_order(const norm_call &call, RUN run)
 {
     static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");

@@ -7,39 +7,39 @@
 #include <algorithm>
 
 #include "core/require.h"
-#include "fwd/cuda/usual.cuh"
+#include "fwd/cuda/vector_calls.cuh"
 
-/* The number of threads that a block should have. The other threads wait while some find the position of a token, so
- * many small blocks are better than a few large ones. Sums of heads need more threads. */
-#define USUAL_THREADS 256
-#define SMALL_THREADS 96
-#define MOST_ITEMS    320 /* of a token in one block: with 40 heads, two blocks would both compute the coefficients */
+/* The number of threads that a block should have. While some threads find the position of a token, the others wait, so
+ * many small blocks are better than a few large blocks. Sums of heads need more threads. */
+#define DEFAULT_THREADS 256
+#define SMALL_THREADS   96
+#define MOST_ITEMS      320 /* items of a token in a block: 40 heads of 8 (two blocks would compute coefficients twice) */
 
 /* A generic search takes long. If the device cannot hold all tokens of the call at once, a block searches for a few
  * tokens. */
 #define LONG_SEARCH_THREADS 128
-#define LONG_SEARCH_ROWS    4
-#define DEVICE_THREADS      2048 /* of a multiprocessor */
+#define LONG_SEARCH_TOKENS  4
+#define DEVICE_THREADS      2048 /* the maximum of a multiprocessor */
 
-#define MOST_GRID_ROWS 65535
-#define MOST_ROWS      64 /* of a block: CUDA's limit of the third dimension */
+#define MOST_GRID_Y 65535
+#define MOST_TOKENS 64 /* of a block: CUDA's limit of the third dimension */
 
 struct block_launch {
     dim3 blocks, threads;
-    size_t shared_bytes;
+    size_t shared_memory_bytes;
     bool fits; /* one launch can process the call */
 };
 
-/* What the blocks of a plan must look like. */
+/* The properties that the blocks of a plan must have. */
 struct block_form {
     bool vectors, sums;
-    int pairs_of_lane;  /* elements of a vector, or 1 */
-    uint32_t threads;   /* the number that a block should have */
-    uint32_t items;     /* the maximum of a token in one block */
-    uint32_t most;      /* the maximum that the kernel is compiled for */
+    int pairs_of_item;  /* elements of a vector, or 1 */
+    uint32_t threads;   /* the number of threads that a block should have */
+    uint32_t items;     /* the maximum number of items of a token in one block */
+    uint32_t most;      /* the maximum number of threads that the kernel is compiled for */
     bool alone;         /* threads share nothing: rotate_alone.cuh */
     bool splits;        /* interleaved pairs: an item has a vector in each half of the window, for coalesced access */
-    bool searches_long; /* the kernel is ROWS_SEARCHED_GENERIC */
+    bool searches_long; /* the kernel is POSITIONS_SEARCHED_GENERIC */
     bool walks;         /* threads loop over the tokens of their block */
 };
 
@@ -70,7 +70,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
                                                const head_run &run, const void *base, const int64_t *stride,
                                                int32_t interleaved)
 {
-    const int64_t bytes = plan.element_size, element = stride[TROPE_DIM_ELEMENT] * bytes, pairs = form.pairs_of_lane;
+    const int64_t bytes = plan.element_size, element = stride[TROPE_DIM_ELEMENT] * bytes, pairs = form.pairs_of_item;
     block_tensor<STRIDE> t;
     memset(&t, 0, sizeof t);
     t.base = base ? (char *)base + run.begin * element : NULL;
@@ -78,17 +78,17 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     t.inner = (STRIDE)(stride[inner_dim(plan)] * bytes);
     t.group = (STRIDE)(stride[TROPE_DIM_GROUP] * bytes);
     t.head = (STRIDE)(stride[TROPE_DIM_HEAD] * bytes);
-    t.lane = (STRIDE)(pairs * element);
+    t.item = (STRIDE)(pairs * element);
     t.second = (STRIDE)(run.count / pairs / 2 * pairs * element);
     if (run.rotates && !form.splits) {
-        t.lane = (STRIDE)((interleaved ? 2 : 1) * pairs * element);
+        t.item = (STRIDE)((interleaved ? 2 : 1) * pairs * element);
         t.second = (STRIDE)((interleaved ? pairs : o.part_pairs) * element);
         t.part = (STRIDE)((interleaved ? 0 : o.part_pairs) * element);
     }
     return t;
 }
 
-/* ALIGNED: the number of lanes is rounded up to a power of two, for heads that must not be cut. */
+/* `aligned`: the number of items of a head is rounded up to a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
                                                  const trope_plan_operand &o, const head_run &run, bool aligned)
@@ -98,7 +98,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.src = plan_tensor<STRIDE>(plan, form, o, run, o.src, o.src_stride, plan.interleaved_src);
     s.dst = plan_tensor<STRIDE>(plan, form, o, run, o.dst, o.dst_stride, plan.interleaved_dst);
     const block_tensor<STRIDE> kept = plan_tensor<STRIDE>(plan, form, o, run, o.dst, o.dst_stride, plan.interleaved_src);
-    s.kept_lane = kept.lane;
+    s.kept_item = kept.item;
     s.kept_second = kept.second;
     s.kept_part = kept.part;
     s.moved = s.dst.base - s.src.base;
@@ -108,16 +108,16 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);
     s.rotates = run.rotates;
     s.in_place = o.in_place != 0;
-    const uint32_t units = (uint32_t)(run.count / form.pairs_of_lane);
+    const uint32_t units = (uint32_t)(run.count / form.pairs_of_item);
     s.working = (units + 1) / 2;
     s.is_odd = units % 2;
-    s.part_lanes = run.rotates ? (uint32_t)(o.part_pairs / form.pairs_of_lane) : s.working;
-    s.lanes = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
-    s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
+    s.part_items = run.rotates ? (uint32_t)(o.part_pairs / form.pairs_of_item) : s.working;
+    s.head_items = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
+    s.is_intricate = o.groups > 1 || s.part_items < s.working || aligned;
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = 1;
     s.accumulate = o.accumulate != 0;
-    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
+    s.is_fast = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
     return s;
 }
 
@@ -126,12 +126,12 @@ template <typename STRIDE>
 static inline uint32_t items_together(const trope_plan &plan, const trope_plan_operand &o, const block_segment<STRIDE> &s)
 {
     const bool whole_heads = s.slot_bits || o.norm.is_given || (s.rotates && rearranges_in_place(plan));
-    return whole_heads ? s.lanes.divisor << s.slot_bits : 1;
+    return whole_heads ? s.head_items.divisor << s.slot_bits : 1;
 }
 
 /* The use of a segment: SUMMED adds its heads, ROTATED rotates them, COPIED copies them. A REST segment has no items:
  * threads with other items of the token process it too. In place, it is only filled, and only in padding tokens, which
- * are rare. Besides sums, it is also copied. */
+ * are rare. In calls with sums over heads, it is also copied. */
 enum segment_use { SUMMED, ROTATED, COPIED, REST, USES };
 
 static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
@@ -141,8 +141,8 @@ static inline segment_use use_of(const block_form &form, const trope_plan_operan
     return o.summed_heads ? SUMMED : run.rotates || o.norm.is_given ? ROTATED : is_rest ? REST : COPIED;
 }
 
-/* Numbers the items of a token by their use, so that blocks that only copy compute no coefficients. Returns the largest
- * number of items that must stay together, which is a power of two if any must. */
+/* Numbers the items of a token in the order of their uses, so that some blocks only copy, and compute no coefficients.
+ * Returns the largest number of items that must stay together, which is a power of two if any must. */
 template <class BLOCKS, class CALL>
 static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, CALL *call, uint32_t *summing,
                                   uint32_t *rotating)
@@ -175,9 +175,9 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 const uint32_t of_segment = items_together(plan, o, *s);
                 call->first_unit[number] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 if (number > 0 && call->first_unit[number] > shape->items)
-                    call->segments[number - 1].is_intricate = 1; /* no segment has the items after its last one */
+                    call->segments[number - 1].is_intricate = 1; /* the numbers after its last item belong to no segment */
                 shape->segments++;
-                shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
+                shape->items = call->first_unit[shape->segments - 1] + s->places * s->head_items.divisor;
                 together = std::max(together, of_segment);
             }
         }
@@ -194,17 +194,17 @@ static inline block_form form_of(const trope_plan &plan, bool vectors)
 {
     block_form form = {};
     form.vectors = vectors;
-    form.pairs_of_lane = vectors ? 16 / plan.element_size : 1;
-    form.threads = USUAL_THREADS;
-    form.items = USUAL_THREADS;
-    form.most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
+    form.pairs_of_item = vectors ? 16 / plan.element_size : 1;
+    form.threads = DEFAULT_THREADS;
+    form.items = DEFAULT_THREADS;
+    form.most = (uint32_t)block_limits(POSITIONS_GENERIC, !vectors).threads;
     form.splits = vectors && can_split(plan);
     return form;
 }
 
 /* ---- blocks ---- */
 
-static inline double elements_of_row(const trope_plan &plan)
+static inline double elements_of_token(const trope_plan &plan)
 {
     double elements = 0;
     for (int i = 0; i < plan.operand_count; i++)
@@ -222,59 +222,59 @@ static inline int64_t rotating_heads(const trope_plan &plan)
     return heads;
 }
 
-/* Returns the innermost dimension in memory. Heads that are rearranged in place are not divided. */
+/* Returns the innermost dimension in memory, or NEAR_ITEMS for heads that are rearranged in place, because these must
+ * not be cut. */
 static inline uint32_t find_neighbours(const trope_plan &plan, const block_form &form)
 {
     const trope_plan_operand &o = plan.operands[0];
     const int64_t element = magnitude(o.src_stride[TROPE_DIM_ELEMENT]), head = magnitude(o.src_stride[TROPE_DIM_HEAD]);
-    const int64_t row = magnitude(o.src_stride[inner_dim(plan)]);
+    const int64_t token = magnitude(o.src_stride[inner_dim(plan)]);
     if (form.vectors || form.sums || rearranges_in_place(plan))
-        return NEAR_LANES;
-    if (o.heads_per_group > 1 && head && head < element && (!row || head <= row))
+        return NEAR_ITEMS;
+    if (o.heads_per_group > 1 && head && head < element && (!token || head <= token))
         return NEAR_HEADS;
-    return row && row < element ? NEAR_ROWS : NEAR_LANES;
+    return token && token < element ? NEAR_TOKENS : NEAR_ITEMS;
 }
 
 /* Returns the smallest number of tokens that a block should have. It is more than one if the tokens of a head are
  * neighbours in memory. */
-static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours)
+static inline uint32_t least_tokens(const trope_plan &plan, uint32_t neighbours)
 {
     const trope_plan_operand &o = plan.operands[0];
     const int64_t head = std::max(magnitude(o.src_stride[TROPE_DIM_HEAD]), magnitude(o.src_stride[TROPE_DIM_GROUP]));
-    if (neighbours == NEAR_ROWS)
+    if (neighbours == NEAR_TOKENS)
         return 32;
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
 
-/* Returns whether the three indices of a thread are a lane, a head and a token, because all segments have the same
- * number of lanes. */
+/* Returns whether the three indices of a thread are an item, a head and a token, because the heads of all segments have
+ * the same number of items. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
     bool uniform = form.vectors && !form.sums;
     for (int i = 0; i < call.shape.segments; i++)
-        uniform = uniform && call.segments[i].lanes.divisor == call.segments[0].lanes.divisor;
+        uniform = uniform && call.segments[i].head_items.divisor == call.segments[0].head_items.divisor;
     return uniform;
 }
 
-/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). This also requires that no lane is
- * idle. */
+/* Returns whether the items and addresses are sums of products (ADDRESSES_SIMPLE). No item may be idle. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SEGMENTS> &call)
 {
     bool simple = call.shape.is_uniform && addresses_are_simple(plan);
     for (int i = 0; i < call.shape.segments; i++)
-        simple = simple && call.segments[i].lanes.divisor == call.segments[i].working;
+        simple = simple && call.segments[i].head_items.divisor == call.segments[i].working;
     return simple;
 }
 
-/* Chooses the tokens and items of a block. OF_HEAD is the number of items of a head if heads must not be cut, otherwise
- * 1. */
-static inline void cut_rows(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
-                            size_t bytes_of_row, block_shape *shape)
+/* Chooses the tokens and items of a block. `of_head` is the number of items of a head if heads must not be cut,
+ * otherwise 1. */
+static inline void cut_tokens(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
+                              size_t bytes_of_token, block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = rows_together(plan, shape->neighbours), threads = several > 1 ? USUAL_THREADS : form.threads,
+    const uint32_t several = least_tokens(plan, shape->neighbours), threads = several > 1 ? DEFAULT_THREADS : form.threads,
                    most = std::max((several > 1 ? threads : form.items) / several / of_head, 1u) * of_head;
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (of_head > 1)
@@ -283,22 +283,23 @@ static inline void cut_rows(const trope_plan &plan, const block_form &form, uint
         items = std::max(power_of_two(items) <= form.most ? power_of_two(items) : power_of_two(items) / 2, together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    int64_t rows = std::max((threads + items / 2) / items, 1u);
-    if (form.searches_long && shape->rows * items > (int64_t)DEVICE_THREADS * multiprocessors)
-        rows = std::max<int64_t>(rows, std::min((LONG_SEARCH_THREADS + items / 2) / items, (uint32_t)LONG_SEARCH_ROWS));
-    rows = std::min<int64_t>(rows, form.most / items);
-    rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
-    rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
-    rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
-    shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
-    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has at least one warp */
+    int64_t tokens = std::max((threads + items / 2) / items, 1u);
+    if (form.searches_long && shape->tokens * items > (int64_t)DEVICE_THREADS * multiprocessors)
+        tokens =
+            std::max<int64_t>(tokens, std::min((LONG_SEARCH_THREADS + items / 2) / items, (uint32_t)LONG_SEARCH_TOKENS));
+    tokens = std::min<int64_t>(tokens, form.most / items);
+    tokens = std::min<int64_t>(tokens, UNASKED_SHARED_MEMORY / bytes_of_token);
+    tokens = std::min<int64_t>(tokens, shape->tokens * quotient_up(shape->items, items) / multiprocessors);
+    tokens = std::min<int64_t>(tokens, plan.position_source.boundaries ? MOST_SEARCHED_TOKENS : MOST_TOKENS);
+    shape->tokens_of_block = (uint32_t)std::max<int64_t>(tokens, 1);
+    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->tokens_of_block); /* a block has at least one warp */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
     if (of_head > 1)
         shape->items_of_block = (uint32_t)quotient_up(std::max(items, of_warp), of_head) * of_head;
 }
 
-/* The additions to a rotation's blocks: none. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks (plan_norms.cuh) have
- * the same functions. */
+/* The steps of plan_blocks that differ between kinds of calls, for a rotation. sum_blocks (bwd/cuda/plan_sums.cuh) and
+ * norm_blocks (plan_norms.cuh) have the same functions. */
 struct rotation_blocks {
     template <class CALL> static inline void begin(const trope_plan &, const block_form &, CALL *)
     {
@@ -311,9 +312,10 @@ struct rotation_blocks {
 
     template <class CALL>
     static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
-                           size_t bytes_of_row, block_shape *shape)
+                           size_t bytes_of_token, block_shape *shape)
     {
-        cut_rows(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_row, shape);
+        cut_tokens(plan, form, together, shape->is_uniform ? call.segments[0].head_items.divisor : 1, bytes_of_token,
+                   shape);
     }
 
     template <class CALL> static inline int64_t copying_slices(const CALL &)
@@ -327,11 +329,11 @@ struct rotation_blocks {
     }
 };
 
-/* Sets what a unit is: a head or an item. */
+/* Sets the unit of a token: a head if all heads have the same number of items, otherwise an item. */
 template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_call<STRIDE, SEGMENTS> *call)
 {
     block_shape *const shape = &call->shape;
-    const uint32_t of_unit = shape->is_uniform ? call->segments[0].lanes.divisor : 1;
+    const uint32_t of_unit = shape->is_uniform ? call->segments[0].head_items.divisor : 1;
     shape->units = shape->items / of_unit;
     shape->units_of_block = shape->items_of_block / of_unit;
     shape->all_are_alike = 1;
@@ -347,9 +349,9 @@ template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_cal
 /* Sets the fields about couples in shared memory. */
 static inline void plan_couples(const trope_plan &plan, const block_form &form, block_shape *shape)
 {
-    const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
-    shape->lanes = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_lane), 1));
-    shape->couples_of_row = form.alone ? 0 : shape->lanes.divisor * of_lane;
+    const uint32_t of_item = (uint32_t)form.pairs_of_item;
+    shape->window_items = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_item), 1));
+    shape->couples_of_token = form.alone ? 0 : shape->window_items.divisor * of_item;
     shape->splits = form.splits;
 }
 
@@ -362,16 +364,16 @@ static inline size_t bytes_of_real(const trope_plan &plan)
 /* Returns the size of a token's coefficients in shared memory. */
 static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape &shape)
 {
-    return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
+    return shape.couples_of_token * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
 }
 
-static inline void plan_rows(const trope_plan &plan, block_shape *shape)
+static inline void plan_tokens(const trope_plan &plan, block_shape *shape)
 {
     memset(shape, 0, sizeof *shape);
-    shape->rows = plan.batch * plan.tokens;
-    shape->inner_rows = trope_inner_rows(&plan);
-    shape->two_dimensions = shape->rows > shape->inner_rows;
-    shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(std::max<int64_t>(shape->inner_rows, 1), INT32_MAX));
+    shape->tokens = plan.batch * plan.tokens;
+    shape->inner_tokens = trope_inner_tokens(&plan);
+    shape->two_dimensions = shape->tokens > shape->inner_tokens;
+    shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(std::max<int64_t>(shape->inner_tokens, 1), INT32_MAX));
     shape->batch_outermost = plan.batch_outermost != 0;
 }
 
@@ -380,38 +382,38 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
 {
     block_shape *const shape = &call->shape;
     block_launch l = {};
-    l.fits = elements_of_row(plan) <= INT32_MAX / 8;
+    l.fits = elements_of_token(plan) <= INT32_MAX / 8;
     if (!l.fits)
         return l;
     BLOCKS::begin(plan, form, call);
-    plan_rows(plan, shape);
+    plan_tokens(plan, shape);
     fill_cuda_plan(plan, &call->plan);
     shape->neighbours = find_neighbours(plan, form);
     plan_couples(plan, form, shape);
     uint32_t summing = 0, rotating = 0;
     const uint32_t together = plan_items<BLOCKS>(plan, form, call, &summing, &rotating);
-    const size_t bytes_of_row = bytes_of_couples(plan, *shape);
+    const size_t bytes_of_token = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
-    BLOCKS::cut(plan, form, *call, together, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
+    BLOCKS::cut(plan, form, *call, together, bytes_of_token + bytes_of_block_tokens(plan, 1), shape);
     plan_units(call);
     shape->is_simple = is_simple(plan, *call);
-    const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block,
-                   together_rows = form.walks ? 1 : rows;
+    const uint32_t tokens = shape->tokens_of_block, items = shape->items_of_block,
+                   head_items = items / shape->units_of_block, tokens_at_once = form.walks ? 1 : tokens;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->summing_slices = (uint32_t)quotient_up(summing, items);
-    shape->second_at = rows * shape->couples_of_row;
-    shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
-    shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
-    l.shared_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, together_rows * items, shape);
-    const int64_t blocks = quotient_up(shape->rows, rows),
+    shape->second_at = tokens * shape->couples_of_token;
+    shape->tokens_at = (uint32_t)quotient_up((int64_t)(tokens * bytes_of_token), 16) * 16;
+    shape->terms_at = shape->tokens_at + (uint32_t)quotient_up((int64_t)bytes_of_block_tokens(plan, tokens), 16) * 16;
+    l.shared_memory_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, tokens_at_once * items, shape);
+    const int64_t blocks = quotient_up(shape->tokens, tokens),
                   slices = quotient_up(shape->items, items) * BLOCKS::copying_slices(*call);
-    l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
-                : shape->is_uniform            ? dim3(lanes, items / lanes, together_rows)
-                                               : dim3(items, 1, together_rows);
-    shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
+    l.threads = shape->neighbours == NEAR_TOKENS ? dim3(tokens, items)
+                : shape->is_uniform              ? dim3(head_items, items / head_items, tokens_at_once)
+                                                 : dim3(items, 1, tokens_at_once);
+    shape->slices_first = slices > 1 && blocks <= MOST_GRID_Y && least_tokens(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
-    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && together_rows * items <= form.most &&
-             l.shared_bytes <= ASKED_SHARED_BYTES;
+    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_Y && tokens_at_once * items <= form.most &&
+             l.shared_memory_bytes <= ASKED_SHARED_MEMORY;
     return l;
 }
 
@@ -422,11 +424,11 @@ static inline trope_status launch_blocks(const char *function, const trope_plan 
 {
     CALL call;
     const block_launch l = plan_blocks<BLOCKS>(plan, form, &call);
-    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
+    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld tokens) are too large for one launch",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     const cudaError_t error =
-        launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments);
+        launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_memory_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

@@ -8,11 +8,11 @@
 
 /* The properties that all heads with a norm share on a fast path. `head` is a rotating operand if there is one, and
  * `of_weights` is a norm with weights if there is one. */
-struct usual_norm {
+struct common_norm {
     const trope_plan_operand *head;
     trope_plan_norm of_weights;
 
-    explicit usual_norm(const trope_plan &plan) : head(NULL), of_weights()
+    explicit common_norm(const trope_plan &plan) : head(NULL), of_weights()
     {
         for (int i = 0; i < plan.operand_count; i++) {
             const trope_plan_operand &o = plan.operands[i];
@@ -25,7 +25,8 @@ struct usual_norm {
             of_weights.weight_dtype = TROPE_F32;
     }
 
-    /* Returns whether an operand with a norm differs from these only in its weights and in whether it rotates. */
+    /* Returns whether an operand with a norm has these properties. It may differ only in its weights and in whether it
+     * rotates. */
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
         return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
@@ -37,11 +38,11 @@ struct usual_norm {
     }
 };
 
-/* Returns after how many lanes the sums of a head's first and second vectors are added (norm_call.cuh), or 0 if the
+/* Returns after how many items the sums of a head's first and second vectors are added (norm_call.cuh), or 0 if the
  * vectors cannot follow the tree of a head. */
 static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &form)
 {
-    const trope_plan_operand &o = *usual_norm(plan).head;
+    const trope_plan_operand &o = *common_norm(plan).head;
     const int32_t of_vector = 16 / plan.element_size, vectors = o.head_dim / of_vector;
     const bool interleaved = plan.interleaved_src != 0;
     if (!o.rotary_dim) /* halves of the head */
@@ -67,31 +68,31 @@ static inline bool any_adds_heads(const trope_plan &plan)
     return any;
 }
 
-/* Returns whether vector kernels can normalise heads after their rotation. The rotation must be plain. If rstd is read,
- * no position may be able to poison a head. */
+/* Returns whether vector kernels can normalise heads after their rotation. The rotation must take the fast path
+ * (rotates_fast). If rstd is read, angles must come from phase steps, so that no position poisons a head. */
 static inline bool can_be_after(const trope_plan &plan)
 {
     bool reads = false;
     for (int i = 0; i < plan.operand_count; i++)
         reads = reads || plan.operands[i].norm.reads_rstd;
-    return rotates_plainly(plan) && !(reads && plan.angles.source != TROPE_ANGLES_PHASE);
+    return rotates_fast(plan) && !(reads && plan.angles.source != TROPE_ANGLES_PHASE);
 }
 
 struct norm_blocks : rotation_blocks {
     static inline void begin(const trope_plan &plan, const block_form &form, norm_call *call)
     {
-        const usual_norm usual(plan);
-        const trope_plan_operand &o = *usual.head;
-        const uint32_t of_lane = 2 * 16 / (uint32_t)plan.element_size;
-        call->head_lanes = power_of_two((uint32_t)quotient_up(o.head_dim, of_lane));
-        call->any_idles = call->head_lanes * of_lane != (uint32_t)o.head_dim;
+        const common_norm common(plan);
+        const trope_plan_operand &o = *common.head;
+        const uint32_t of_item = 2 * 16 / (uint32_t)plan.element_size;
+        call->head_items = power_of_two((uint32_t)quotient_up(o.head_dim, of_item));
+        call->any_idles = call->head_items * of_item != (uint32_t)o.head_dim;
         call->join = join_of_heads(plan, form);
-        call->first_lane = (uint32_t)o.rotary_offset / of_lane;
-        call->window_lanes = (uint32_t)o.rotary_dim / of_lane;
+        call->first_window_item = (uint32_t)o.rotary_offset / of_item;
+        call->window_items = (uint32_t)o.rotary_dim / of_item;
         call->is_after = o.norm.is_after != 0;
-        call->weight_dtype = usual.of_weights.weight_dtype;
-        call->plus_one = usual.of_weights.plus_one;
-        call->rounding = usual.of_weights.rounding;
+        call->weight_dtype = common.of_weights.weight_dtype;
+        call->plus_one = common.of_weights.plus_one;
+        call->rounding = common.of_weights.rounding;
         call->head_dim = (uint32_t)o.head_dim;
         call->reciprocal = power_of_two(call->head_dim) == call->head_dim ? 1.0f / (float)o.head_dim : 0;
         call->eps = (float)o.norm.eps;
@@ -107,7 +108,7 @@ struct norm_blocks : rotation_blocks {
         block_norm n = {};
         block_segment<int32_t> *const s = &call->segments[number];
         s->places = (uint32_t)quotient_up(s->heads, NORM_HEADS);
-        s->is_intricate = o.groups > 1 || s->part_lanes < s->working || s->working < s->lanes.divisor;
+        s->is_intricate = o.groups > 1 || s->part_items < s->working || s->working < s->head_items.divisor;
         if (o.norm.is_given) {
             n.is_given = 1;
             n.rotates = o.rotary_dim > 0;
@@ -130,14 +131,15 @@ struct norm_blocks : rotation_blocks {
 
     /* A block that adds heads has all heads of a token. */
     static inline void cut(const trope_plan &plan, const block_form &form, const norm_call &call, uint32_t together,
-                           size_t bytes_of_row, block_shape *shape)
+                           size_t bytes_of_token, block_shape *shape)
     {
         const uint32_t together_items =
-            shape->is_uniform ? call.segments[0].lanes.divisor : 32; /* so that no head is in two warps */
+            shape->is_uniform ? call.segments[0].head_items.divisor : 32; /* so that no head is in two warps */
         if (!call.adds_heads)
-            return rotation_blocks::cut(plan, form, call, together, bytes_of_row, shape);
+            return rotation_blocks::cut(plan, form, call, together, bytes_of_token, shape);
         shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), together_items) * together_items;
-        shape->rows_of_block = std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_ROWS);
+        shape->tokens_of_block =
+            std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_TOKENS);
     }
 
     /* Returns the size of the sums of heads, for all tokens that the block processes at the same time. */
@@ -147,7 +149,7 @@ struct norm_blocks : rotation_blocks {
         for (int i = 0; i < plan.operand_count; i++)
             if (plan.operands[i].norm.is_given)
                 heads += (size_t)trope_heads_of_token(&plan.operands[i]);
-        return any_adds_heads(plan) ? (form.walks ? 1 : shape->rows_of_block) * TOKEN_ROOM(heads) * sizeof(float) : 0;
+        return any_adds_heads(plan) ? (form.walks ? 1 : shape->tokens_of_block) * TOKEN_ROOM(heads) * sizeof(float) : 0;
     }
 };
 
@@ -155,14 +157,14 @@ struct norm_blocks : rotation_blocks {
  * heads of a token, it must also have room for all of them. */
 static inline block_form form_of_norms(const trope_plan &plan)
 {
-    block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
-    const usual_norm usual(plan);
+    block_form form = form_of(plan, can_be_vectors(plan) && pairs_fit(plan));
+    const common_norm common(plan);
     bool alike = form.vectors && plan.interleaved_src == plan.interleaved_dst &&
-                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
-                 (!usual.head->norm.is_after || can_be_after(plan));
+                 common.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
+                 (!common.head->norm.is_after || can_be_after(plan));
     for (int i = 0; i < plan.operand_count; i++)
         alike = alike && (!plan.operands[i].norm.is_given ||
-                          (usual.has(plan, plan.operands[i]) && plan.operands[i].norm.sums_read <= MOST_TOKEN_HEADS));
+                          (common.has(plan, plan.operands[i]) && plan.operands[i].norm.sums_read <= MOST_TOKEN_HEADS));
     if (!alike)
         return form_of(plan, false);
     form.splits = form.splits && join_of_heads(plan, form);
@@ -176,27 +178,29 @@ static inline block_form form_of_norms(const trope_plan &plan)
     return fits ? form : form_of(plan, false);
 }
 
-/* Returns whether positions follow from tokens, angles come from phase steps, and there are no rare options. */
+/* Returns whether positions come from tokens, angles come from phase steps, and there are no rare options. */
 static inline bool is_from_tokens_by_phase(const trope_plan &plan)
 {
-    return kind_of_rows(plan) == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE && rotates_plainly(plan);
+    return kind_of_positions(plan) == POSITIONS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE &&
+           rotates_fast(plan);
 }
 
-/* Returns the kernel for a plan with the given form. ROWS_SEARCHED_GENERIC also takes calls of ROWS_SEARCHED whose
- * addresses are not simple. */
+/* Returns the kernel for a plan with the given form. POSITIONS_SEARCHED_GENERIC also takes calls of POSITIONS_SEARCHED
+ * whose addresses are not simple. */
 static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
                                                         const block_form &form)
 {
-    row_kind rows = kind_of_rows(plan);
+    position_kind positions = kind_of_positions(plan);
     if (!form.vectors)
         return &kernels.elements;
-    const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
-    if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
-        rows = ROWS_SEARCHED_GENERIC;
-    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const best = usual_norm(plan).head->norm.is_after
+    const uint32_t head_items = (uint32_t)(common_norm(plan).head->head_dim / form.pairs_of_item / 2);
+    if (positions == POSITIONS_SEARCHED && !(addresses_are_simple(plan) && head_items == power_of_two(head_items)))
+        positions = POSITIONS_SEARCHED_GENERIC;
+    const bool is_fast = positions != POSITIONS_GENERIC && rotates_fast(plan),
+               has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
+    const trope_cuda_kernel *const best = common_norm(plan).head->norm.is_after
                                               ? &kernels.after[!is_from_tokens_by_phase(plan)]
-                                          : is_fast ? &kernels.fast[rows][!has_phases]
+                                          : is_fast ? &kernels.fast[positions][!has_phases]
                                                     : &kernels.vectors;
     return best->function ? best : &kernels.vectors;
 }

@@ -3,29 +3,29 @@
 #ifndef TROPE_FWD_CUDA_ROTATE_CUH
 #define TROPE_FWD_CUDA_ROTATE_CUH
 
-#include "fwd/cuda/lane_job.cuh"
+#include "fwd/cuda/item_job.cuh"
 
 /* Fills the REST segments of a padding token, which have no items. All threads with items of the token, in all its
  * blocks, share the work. It overwrites the item of `job`. */
-template <class R> __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action, lane_job<R> *job)
+template <class R> __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action, item_job<R> *job)
 {
     const block_shape &shape = call.shape;
     const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
     const uint32_t thread =
-        !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
+        !R::VECTORS && shape.neighbours == NEAR_TOKENS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
     job->v.fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
     for (job->item.segment = shape.segments; job->item.segment < (uint32_t)shape.segments + shape.rest;
          job->item.segment++) {
         const typename R::segment &s = job->segment(call);
-        const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
-        const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
+        const block_tensor<typename R::stride> dst = R::ALWAYS_FAST ? s.dst : unrotated_dst(s);
+        const uint32_t end = action == TROPE_TOKEN_ZERO && s.accumulate ? 0 : s.places * s.head_items.divisor;
 #pragma unroll 1
         for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
              i += blocks * shape.items_of_block) {
-            job->take_lane(s, i);
+            job->take_item(s, i);
             char *const at = job->find_dst(call, dst);
-            if (job->item.lane < s.working)
+            if (job->item.in_head < s.working)
                 job->v.store(at, at + dst.second);
         }
     }
@@ -36,24 +36,25 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
-    const uint32_t rows = count_rows(shape, first_row);
-    lane_job<R> job(call, first_row, rows, threadIdx.z);
+    const typename R::index first_token = first_token_of_block<typename R::index>(shape);
+    const uint32_t tokens = count_tokens(shape, first_token);
+    item_job<R> job(call, first_token, tokens, threadIdx.z);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
-    const int32_t action = action_of_row<R>(call, job.item.row);
-    if (!job.item.present || !job.is_usual(call, action, own)) {
+        call, steps, first_token, tokens, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
+    const int32_t action = action_of_token<R>(call, job.item.in_block);
+    if (!job.item.present || !job.is_fast(call, action, own)) {
         if (job.item.present)
             job.finish(call, action, own);
     } else if (R::VECTORS && call.plan.plan.interleaved_src && call.plan.plan.interleaved_dst) {
-        job.template rotate_usually<true>(call);
+        job.template rotate_fast<true>(call);
     } else {
-        job.template rotate_usually<false>(call);
+        job.template rotate_fast<false>(call);
     }
-    if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
+    if (may_search(R::POSITIONS) && is_filled(action, false) && job.item.in_block < tokens)
         fill_rest<R>(call, action, &job);
-    if (may_search(R::ROWS))
-        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+    if (may_search(R::POSITIONS))
+        check_sequences<R::WIDE>(known_position_source<R::POSITIONS>(call.plan.plan.position_source),
+                                 call.plan.plan.status);
 }
 
 #endif

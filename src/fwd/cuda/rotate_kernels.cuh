@@ -6,25 +6,28 @@
 #include "fwd/cuda/rotate.cuh"
 #include "fwd/cuda/rotate_alone.cuh"
 
-#define VECTOR_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                             \
+#define VECTOR_KERNEL(name, DTYPE, positions, POSITIONS, angles, ANGLES)                                                   \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, true, ROWS, ANGLES, false>>, "cuda-" name "-vectors-" rows "-" angles  \
+        (const void *)rotate_kernel<rotation<DTYPE, true, POSITIONS, ANGLES, false>>,                                      \
+            "cuda-" name "-vectors-" positions "-" angles                                                                  \
     }
-#define VECTOR_KERNELS(name, DTYPE, rows, ROWS)                                                                            \
+#define VECTOR_KERNELS(name, DTYPE, positions, POSITIONS)                                                                  \
     {                                                                                                                      \
-        VECTOR_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                     \
-            VECTOR_KERNEL(name, DTYPE, rows, ROWS, "table", ANGLES_TABLE)                                                  \
+        VECTOR_KERNEL(name, DTYPE, positions, POSITIONS, "phase", ANGLES_PHASE),                                           \
+            VECTOR_KERNEL(name, DTYPE, positions, POSITIONS, "table", ANGLES_TABLE)                                        \
     }
 #define ELEMENT_KERNEL(name, DTYPE)                                                                                        \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, false, ROWS_ANY, ANGLES_ANY, true>>, "cuda-" name "-elements"          \
+        (const void *)rotate_kernel<rotation<DTYPE, false, POSITIONS_GENERIC, ANGLES_GENERIC, true>>,                      \
+            "cuda-" name "-elements"                                                                                       \
     }
 #define ROTATION_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
-        {VECTOR_KERNELS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS), VECTOR_KERNELS(name, DTYPE, "read", ROWS_READ),     \
-         VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
-         VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC)},                                          \
-            {(const void *)rotate_kernel<rotation<DTYPE, true, ROWS_ANY, ANGLES_ANY, false>>, "cuda-" name "-vectors"},    \
+        {VECTOR_KERNELS(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS),                                                \
+         VECTOR_KERNELS(name, DTYPE, "read", POSITIONS_READ), VECTOR_KERNELS(name, DTYPE, "searched", POSITIONS_SEARCHED), \
+         VECTOR_KERNELS(name, DTYPE, "searched-generic", POSITIONS_SEARCHED_GENERIC)},                                     \
+            {(const void *)rotate_kernel<rotation<DTYPE, true, POSITIONS_GENERIC, ANGLES_GENERIC, false>>,                 \
+             "cuda-" name "-vectors"},                                                                                     \
             {(const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"}, ELEMENT_KERNEL(name, DTYPE)  \
     }
 

@@ -1,13 +1,14 @@
-/* A warp searches cu_seqlens for a few consecutive tokens. Two dependent rounds of 32 loads suffice for up to 700 sequences.
- * position.h has the rules that turn the result into a position. */
+/* A warp searches cu_seqlens for a few consecutive tokens. Two dependent rounds of 32 loads suffice for up to 700
+ * sequences. position.h has the rules that convert the result to a position. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
 #include "core/cuda/early_launch.cuh"
 #include "varlen/position.h"
 
-/* Whether offsets or numbers of sequences may need more than 32 bits. Such calls are rare, and bisect as the CPU does. */
-TROPE_HD bool is_wide_search(const trope_sequences &s)
+/* Whether a search must use 64 bits: offsets or numbers of sequences may need them, or there are no sequences. Such
+ * calls are rare. They bisect cu_seqlens as the CPU does. */
+TROPE_HD bool is_wide_search(const trope_position_source &s)
 {
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
@@ -41,14 +42,15 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
     return raw.value(is_64);
 }
 
-/* Converts a boundary to 32 bits. A boundary that needs more is invalid, and becomes INT32_MIN, which is invalid too. */
-__device__ __forceinline__ int32_t narrow(const trope_sequences &s, const raw_index &boundary)
+/* Converts a boundary to 32 bits. A boundary that needs more bits is invalid, and becomes INT32_MIN, which is invalid
+ * too. */
+__device__ __forceinline__ int32_t narrow(const trope_position_source &s, const raw_index &boundary)
 {
     return s.boundaries_64 && boundary.high != (uint32_t)((int32_t)boundary.low >> 31) ? INT32_MIN : (int32_t)boundary.low;
 }
 
 /* Returns boundary i of an array in 32 bits. */
-__device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const void *array, int32_t i)
+__device__ __forceinline__ int32_t load_boundary(const trope_position_source &s, const void *array, int32_t i)
 {
     raw_index raw;
     raw.load(array, s.boundaries_64, i);
@@ -61,29 +63,31 @@ __device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const
 #include "varlen/sequence_template.h"
 
 /* Does what trope_load_bounds does, in 32 bits. */
-__device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequences &s, int32_t before)
+__device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_position_source &s, int32_t before)
 {
     const int32_t first = max(before - 1, 0), second = min(before, (int32_t)s.count);
     return {load_boundary(s, s.boundaries, first), load_boundary(s, s.boundaries, second),
             load_boundary(s, s.unpadded, first), load_boundary(s, s.unpadded, second)};
 }
 
-/* The result for a token: the number of boundaries at or before it, the boundaries around it, and the sequence's start position. */
+/* The result for a token: the number of boundaries at or before it, the boundaries around it, and the sequence's start
+ * position. */
 struct found_bounds {
     int32_t before;
     narrow_bounds bounds;
     int64_t start; /* 0 without start positions */
 };
 
-/* One round of a search. Each thread of the warp has one of the boundaries low, low + step, ..., and the element of a second
- * array with the same index. The second array is cu_seqlens if `boundaries` is cu_seqlens_padded, otherwise the start positions. */
+/* One round of a search. Each thread of the warp has one of the boundaries low, low + step, ..., and the element of a
+ * second array with the same index. The second array is cu_seqlens if `boundaries` is cu_seqlens_padded, otherwise the
+ * start positions. */
 struct boundary_round {
     int32_t low, step;
     raw_index boundary, other;
 
     /* Begins the first round, which covers all boundaries. Its loads are issued before the loads of the data. Loads nothing
      * unless `is_wanted`. */
-    __device__ __forceinline__ void begin(const trope_sequences &s, bool is_wanted)
+    __device__ __forceinline__ void begin(const trope_position_source &s, bool is_wanted)
     {
         low = 0;
         step = step_of((int32_t)s.count + 1);
@@ -100,7 +104,7 @@ struct boundary_round {
     }
 
     /* Begins a finer round at the boundary of thread before - 1. */
-    __device__ __forceinline__ void refine(const trope_sequences &s, int32_t before)
+    __device__ __forceinline__ void refine(const trope_position_source &s, int32_t before)
     {
         low += max(before - 1, 0) * step;
         step = step_of(min(step, (int32_t)s.count + 1 - low));
@@ -110,7 +114,7 @@ struct boundary_round {
     }
 
     /* Moves the round forward by a number of boundaries, with the same step. */
-    __device__ __forceinline__ void advance(const trope_sequences &s, int32_t boundaries)
+    __device__ __forceinline__ void advance(const trope_position_source &s, int32_t boundaries)
     {
         low += boundaries;
         load(s, true);
@@ -119,7 +123,7 @@ struct boundary_round {
     }
 
     /* Converts the boundaries to 32 bits, after the wait for them. Places after the last boundary get INT32_MAX. */
-    __device__ __forceinline__ void narrow_all(const trope_sequences &s)
+    __device__ __forceinline__ void narrow_all(const trope_position_source &s)
     {
         boundary.low = (uint32_t)(index() <= (int32_t)s.count ? narrow(s, boundary) : INT32_MAX);
         if (has_unpadded(s))
@@ -133,8 +137,8 @@ struct boundary_round {
         return later ? __ffs((int)later) - 1 : 32;
     }
 
-    /* Returns the result for a token. Thread `before` has the first boundary after it. */
-    __device__ __forceinline__ found_bounds found_at(const trope_sequences &s, int32_t before) const
+    /* Returns the result for a token. Thread `before` has the first boundary after the token. */
+    __device__ __forceinline__ found_bounds found_at(const trope_position_source &s, int32_t before) const
     {
         found_bounds found;
         narrow_bounds &b = found.bounds;
@@ -160,13 +164,13 @@ struct boundary_round {
     }
 
   private:
-    static __device__ __forceinline__ bool has_unpadded(const trope_sequences &s)
+    static __device__ __forceinline__ bool has_unpadded(const trope_position_source &s)
     {
         return s.unpadded != s.boundaries;
     }
 
-    /* With a step of 1, a round covers 32 boundaries. The step becomes 1 at 24 boundaries already, so that the round mostly
-     * covers the following tokens as well. */
+    /* With a step of 1, a round covers 32 boundaries. The step is 1 if at most 24 boundaries are left, so that the round
+     * usually covers the following tokens as well. */
     static __device__ __forceinline__ int32_t step_of(int32_t left)
     {
         return left > 24 ? (left + 31) / 32 : 1;
@@ -177,8 +181,9 @@ struct boundary_round {
         return low + (int32_t)thread_of_warp() * step;
     }
 
-    /* The loads are predicated instead of branching: after a branch, the compiler would wait for all loads, and so for the data. */
-    __device__ __forceinline__ void load(const trope_sequences &s, bool is_wanted)
+    /* The loads are predicated instead of branching: after a branch, the compiler would wait for all loads, including
+     * the loads of the data. */
+    __device__ __forceinline__ void load(const trope_position_source &s, bool is_wanted)
     {
         const void *const second = has_unpadded(s) ? s.unpadded : s.starts;
         const int32_t second_64 = has_unpadded(s) ? s.boundaries_64 : s.starts_64,
@@ -188,10 +193,10 @@ struct boundary_round {
     }
 };
 
-/* Searches for `tokens` tokens, from token `first` on. All threads of the warp call this. A thread calls take() with the result
- * for token first + which, if which < tokens. (A return value would occupy registers throughout the loop.) */
+/* Searches for `tokens` tokens, from token `first` on. All threads of the warp call this. A thread calls take() with the
+ * result for token first + which, if which < tokens. (A return value would occupy registers throughout the loop.) */
 template <class TAKE>
-__device__ __forceinline__ void search_boundaries(const trope_sequences &s, boundary_round round, int32_t first,
+__device__ __forceinline__ void search_boundaries(const trope_position_source &s, boundary_round round, int32_t first,
                                                   int32_t tokens, int32_t which, TAKE take)
 {
     int32_t after = narrow_cp_after(&s.cp, first);
@@ -202,7 +207,7 @@ __device__ __forceinline__ void search_boundaries(const trope_sequences &s, boun
     int32_t i = 0;
 #pragma unroll 1
     for (;;) {
-        int32_t own = 32; /* the thread that has the first boundary after the token; 32: no thread of this round */
+        int32_t own = 32; /* the thread that has the first boundary after the token; 32: no thread has it in this round */
 #pragma unroll 1
         while (i < tokens) {
             const int32_t before = round.threads_before(after);
@@ -222,14 +227,15 @@ __device__ __forceinline__ void search_boundaries(const trope_sequences &s, boun
 }
 
 /* Returns the status bits of a sequence, or of the only boundary if there are no sequences. */
-template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const trope_sequences &s, int64_t sequence)
+template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const trope_position_source &s, int64_t sequence)
 {
     return trope_status_of_fault(WIDE ? trope_check_sequence(&s, sequence)
                                       : narrow_check_bounds(&s, narrow_load_bounds(s, (int32_t)sequence + 1)));
 }
 
-/* Checks all sequences, including those without tokens, and reports errors in `status`. The threads of the grid share the work. */
-template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
+/* Checks all sequences, including those without tokens, and reports errors in `status`. The threads of the grid share
+ * the work. */
+template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope_position_source &s, int32_t *status)
 {
     if (!s.boundaries || !status)
         return;

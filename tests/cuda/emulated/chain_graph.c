@@ -1,4 +1,4 @@
-/* Here are no graphs. */
+/* The emulation has no graphs. */
 #include "cuda/chain.h"
 
 void chain_launch(const chain *c, chain_place at, int times)

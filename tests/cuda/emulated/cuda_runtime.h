@@ -1,4 +1,4 @@
-/* CUDA C++ as a C++ compiler of the host takes it: the part of it that the library uses. emulation.cpp runs the kernels. */
+/* The part of CUDA C++ that the library uses, for a C++ compiler of the host. emulation.cpp runs the kernels. */
 #ifndef TESTS_CUDA_EMULATED_CUDA_RUNTIME_H
 #define TESTS_CUDA_EMULATED_CUDA_RUNTIME_H
 
@@ -16,7 +16,7 @@
 #define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-/* A block's, of which one runs at a time. */
+/* Each block has its own shared memory, but only one block runs at a time. */
 #define __shared__ thread_local
 
 /* ---- types ---- */
@@ -41,10 +41,10 @@ struct dim3 {
     }
 };
 
-/* Of the thread that runs. */
+/* The values for the thread that runs. */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-/* Its number in its warp. */
+/* Returns the index of the running thread in its warp. */
 static inline uint32_t emulated_lane()
 {
     return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
@@ -58,10 +58,10 @@ static inline void __threadfence()
 {
 }
 
-/* Whether it holds for any thread of the block. */
+/* Waits for all threads of the block. Returns whether `holds` is true for any of them. */
 int __syncthreads_or(int holds);
 
-/* What the threads of `mask` have given, one each; they wait for each other. */
+/* Waits for the threads of `mask`. Returns the values that they passed, indexed by the thread's index in the warp. */
 const uint64_t *emulated_gather(uint32_t mask, uint64_t value);
 
 static inline void __syncwarp(uint32_t mask = UINT32_MAX)
@@ -104,7 +104,7 @@ static inline uint32_t __match_any_sync(uint32_t mask, uint32_t value)
 
 /* ---- arithmetic, memory ---- */
 
-/* Ends the program where an address is no multiple of `bytes`. */
+/* Ends the program if an address is not a multiple of `bytes`. */
 void emulated_aligned(const void *address, size_t bytes);
 
 static inline uint32_t min(uint32_t a, uint32_t b)
@@ -147,7 +147,7 @@ static inline int __popc(uint32_t bits)
     return __builtin_popcount(bits);
 }
 
-/* Byte i is that of the eight of `high` and `low` which the i-th digit names. */
+/* Byte i of the result is the byte of `high` and `low` whose number is the i-th hexadecimal digit. */
 static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t digits)
 {
     const uint64_t bytes = (uint64_t)high << 32 | low;

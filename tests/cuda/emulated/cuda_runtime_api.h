@@ -1,4 +1,4 @@
-/* As much of the CUDA runtime as the library and its tests call, on the host: see emulation.cpp. */
+/* The part of the CUDA runtime that the library and its tests call, on the host. See emulation.cpp. */
 #ifndef TESTS_CUDA_EMULATED_CUDA_RUNTIME_API_H
 #define TESTS_CUDA_EMULATED_CUDA_RUNTIME_API_H
 

@@ -1,11 +1,11 @@
-/* Runs CUDA kernels on the host, thread by thread, and stands in for the CUDA runtime: so that what kernels do can be
- * tested where there is no GPU, though not how fast, nor what only a GPU's own instructions do.
+/* Runs CUDA kernels on the host, thread by thread, and replaces the CUDA runtime. So the results of kernels can be tested
+ * without a GPU, but not their speed, and not the instructions that only a GPU has.
  *
- * One block runs at a time. Its threads are coroutines; each runs until it has to wait for others, in an order that is
- * another one each time, so that what nobody waits for is mostly missed. What a kernel gets wrong ends the program: threads
- * that wait for ever, and addresses that are not aligned.
+ * One block runs at a time. Its threads are coroutines. Each runs until it must wait for other threads. Their order changes
+ * each time, so that a missing wait usually gives wrong results. Two errors of a kernel end the program: threads that wait
+ * forever, and addresses that are not aligned.
  *
- *     TROPE_EMULATED_DEVICE="9 132"   compute capability and multiprocessors: what the host plans calls for */
+ *     TROPE_EMULATED_DEVICE="9 132"   the major compute capability and the number of multiprocessors, for planning */
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +25,9 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 /* Dynamic shared memory. */
-alignas(128) thread_local char shared[SHARED_BYTES];
+alignas(128) thread_local char shared_memory[SHARED_BYTES];
 
-static unsigned running; /* the number of the thread in its block */
+static unsigned running; /* the index of the running thread in its block */
 
 static void fail(const char *what)
 {
@@ -49,7 +49,7 @@ struct thread {
     bool started, ended;
 };
 
-/* Threads of a warp that wait for each other: those of a mask. */
+/* Threads of a warp that wait for each other: those in `mask`. */
 struct gathering {
     uint32_t mask, arrived;
     uint64_t times, coming[WARP], all[WARP];
@@ -58,9 +58,9 @@ struct gathering {
 struct block_state {
     std::vector<thread> threads;
     std::vector<std::deque<gathering>> gatherings; /* by warp */
-    unsigned at_end, ended;                        /* threads that wait for all, and that are done */
-    uint64_t passes;                               /* of all */
-    bool holds[2];                                 /* for any of them: at this pass, and at the one before */
+    unsigned at_end, ended;                        /* the numbers of threads that wait for the block, and that have ended */
+    uint64_t passes;                               /* how often the block passed a barrier */
+    bool holds[2];                                 /* for any thread; barriers alternate between the two values */
 };
 
 static block_state block;
@@ -68,7 +68,7 @@ static std::vector<std::unique_ptr<char[]>> stacks;
 static jmp_buf scheduler;
 static const void *running_kernel;
 static void **running_arguments;
-static bool moved; /* something happened since threads were last gone through */
+static bool moved; /* whether any thread made progress in this round over all threads */
 static uint64_t random_state = 1;
 
 static uint64_t random_bits()
@@ -134,7 +134,7 @@ static gathering &gathering_of(uint32_t mask)
     return of_warp.back();
 }
 
-/* Threads of the warp that are done are not waited for. */
+/* Returns the threads of the warp that have ended or do not exist. Other threads do not wait for them. */
 static uint32_t ended_threads()
 {
     const unsigned first = running / WARP * WARP;
@@ -151,7 +151,7 @@ const uint64_t *emulated_gather(uint32_t mask, uint64_t value)
     gathering &g = gathering_of(mask);
     const uint64_t before = g.times;
     if (!(mask >> lane & 1))
-        fail("a thread waits for others that do not wait for it");
+        fail("a thread is not in the mask of threads that it waits for");
     g.coming[lane] = value;
     g.arrived |= 1u << lane;
     while (g.times == before) {
@@ -199,7 +199,7 @@ static void run_block(unsigned threads)
     block.at_end = block.ended = 0;
     block.passes = 0;
     block.holds[0] = block.holds[1] = false;
-    std::fill((int32_t *)shared, (int32_t *)(shared + SHARED_BYTES), (int32_t)(random_bits() % 4) - 1);
+    std::fill((int32_t *)shared_memory, (int32_t *)(shared_memory + SHARED_BYTES), (int32_t)(random_bits() % 4) - 1);
     while (block.ended < threads) {
         const unsigned first = (unsigned)(random_bits() % threads), step = random_bits() % 2 ? 1 : threads - 1;
         moved = false;
@@ -209,7 +209,7 @@ static void run_block(unsigned threads)
                 resume(number);
         }
         if (!moved)
-            fail("all threads wait");
+            fail("all threads wait forever");
     }
 }
 
@@ -276,7 +276,7 @@ cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int)
     return cudaSuccess;
 }
 
-/* As aligned as a device's memory. */
+/* Memory has the alignment of device memory. */
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
     *memory = aligned_alloc(256, (bytes + 256) / 256 * 256);

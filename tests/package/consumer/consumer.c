@@ -1,4 +1,4 @@
-/* A program outside the project, built against an installed trope: turns (1, 0) by a right angle and expects (0, 1). */
+/* A program outside the project, built with an installed trope. It rotates (1, 0) by a right angle and expects (0, 1). */
 #include <math.h>
 #include <stdio.h>
 
@@ -28,6 +28,6 @@ int main(void)
         fprintf(stderr, "%s\n", trope_last_error());
         return 1;
     }
-    printf("trope %s turns (1, 0) to (%g, %g)\n", trope_version(), y[0], y[1]);
+    printf("trope %s rotates (1, 0) to (%g, %g)\n", trope_version(), y[0], y[1]);
     return !(fabsf(y[0]) < 1e-6f && fabsf(y[1] - 1) < 1e-6f);
 }

@@ -1,4 +1,4 @@
-/* What src/core/cuda/ptx.cuh has, where kernels are run by the host. */
+/* Replaces src/core/cuda/ptx.cuh for kernels that run on the host. */
 #ifndef TROPE_CORE_CUDA_PTX_CUH
 #define TROPE_CORE_CUDA_PTX_CUH
 
@@ -6,10 +6,10 @@
 
 #include "core/scalar.h"
 
-/* Parameters are where the launch has them. */
+/* A kernel reads its parameters where the launch stored them. */
 #define KERNEL_PARAMETER(TYPE) const TYPE &
 
-/* ---- what makes no difference here ---- */
+/* ---- functions without effect on the host ---- */
 
 static inline void await_previous()
 {
@@ -39,7 +39,7 @@ static inline int32_t found_here(int32_t number)
     return number;
 }
 
-/* The number of a thread in its warp. */
+/* Returns the index of a thread in its warp. */
 static inline uint32_t thread_of_warp()
 {
     return emulated_lane();

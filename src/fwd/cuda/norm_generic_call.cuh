@@ -1,7 +1,6 @@
-/* The parameters of the kernels that can normalise any head. Each head is processed by one warp. Shared by host and
- * kernels. */
-#ifndef TROPE_FWD_CUDA_NORM_ANY_CALL_CUH
-#define TROPE_FWD_CUDA_NORM_ANY_CALL_CUH
+/* The parameters of the kernels that can normalise any head. One warp processes each head. Shared by host and kernels. */
+#ifndef TROPE_FWD_CUDA_NORM_GENERIC_CALL_CUH
+#define TROPE_FWD_CUDA_NORM_GENERIC_CALL_CUH
 
 #include "fwd/cuda/register_block.cuh"
 
@@ -25,7 +24,7 @@ struct head_operand {
     trope_plan_norm norm;
 };
 
-struct norm_any_call {
+struct norm_generic_call {
     block_shape shape;
     cuda_plan plan;
     uint32_t operands, window_at, window_size; /* of shared memory, in bytes: start and size of the warps' windows */

@@ -1,3 +1,3 @@
 #define ISA_NAME avx512
 #define ISA_ID   TROPE_ISA_AVX512
-#include "fwd/cpu/rows_isa.h"
+#include "fwd/cpu/tokens_isa.h"

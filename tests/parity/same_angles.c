@@ -3,7 +3,7 @@
  * - no pair_axis, and a pair_axis that gives each pair the axis of its part;
  * - ids with one axis, and the same ids repeated for each axis.
  *
- *     parity_said [--seed S] [--count N] */
+ *     parity_same_angles [--seed S] [--count N] */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static void check_phase_step(config *c, int backward)
     inv_freq[pairs - 1] += 0.5; /* the library must not remember the frequencies of an earlier call at this address */
     run_call(call_args(&other), backward);
     inv_freq[pairs - 1] = c->inv_freq[pairs - 1];
-    check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, phase_step");
+    check_parity(c, same_bytes(c, &k, &other, backward), "parity_same_angles, phase_step");
 }
 
 static void check_pair_axis(config *c, int backward)
@@ -36,7 +36,7 @@ static void check_pair_axis(config *c, int backward)
     for (int i = 0; i < pairs; i++)
         axis[i] = (uint8_t)(i / (pairs / parts));
     other.args.pair_axis = axis;
-    check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, pair_axis");
+    check_parity(c, same_bytes(c, &k, &other, backward), "parity_same_angles, pair_axis");
 }
 
 static void check_ids(config *c, int backward)
@@ -45,7 +45,7 @@ static void check_ids(config *c, int backward)
     trope_args *a = call_args(&other);
     const size_t size = (a->position_dtype == TROPE_I64 ? 8 : 4);
     const int64_t count = a->batch * a->tokens;
-    const int axes = reference_axes(a); /* more axes would add planes to a gradient with axes */
+    const int axes = reference_axes(a); /* with more axes, a gradient with axes would have more planes */
     if (axes == 1)
         return;
     char *ids = malloc((size_t)(axes * count) * size);
@@ -59,7 +59,7 @@ static void check_ids(config *c, int backward)
     a->position_axes = axes;
     a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
     memset(a->ids_stride, 0, sizeof a->ids_stride);
-    check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, ids");
+    check_parity(c, same_bytes(c, &k, &other, backward), "parity_same_angles, ids");
     free(ids);
 }
 

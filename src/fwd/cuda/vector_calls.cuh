@@ -1,7 +1,7 @@
 /* Decides which calls the kernels for 16-byte vectors can take. Their parameters are small, and 32 bits hold all
  * offsets. Host only. */
-#ifndef TROPE_FWD_CUDA_USUAL_CUH
-#define TROPE_FWD_CUDA_USUAL_CUH
+#ifndef TROPE_FWD_CUDA_VECTOR_CALLS_CUH
+#define TROPE_FWD_CUDA_VECTOR_CALLS_CUH
 
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/register_block.cuh"
@@ -23,7 +23,7 @@ static inline bool norms_rotate(const trope_plan &plan)
 }
 
 /* Cuts a head into its window and the elements before and after it, if the call writes them. With a norm, the whole head
- * is one run. It has the lanes of a rotating head if any head with a norm rotates. Returns the number of runs. */
+ * is one run. It is cut into items like a window if any head with a norm rotates. Returns the number of runs. */
 static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
 {
     const int32_t end = o.rotary_offset + o.rotary_dim;
@@ -88,7 +88,7 @@ static inline int64_t magnitude(int64_t x)
 }
 
 /* Returns whether 32 bits can hold the offset of any table entry, in bytes. */
-static inline bool table_is_usual(const trope_plan &plan)
+static inline bool table_is_narrow(const trope_plan &plan)
 {
     const trope_table_stride &s = plan.angles.stride;
     return plan.angles.source == TROPE_ANGLES_PHASE ||
@@ -98,27 +98,28 @@ static inline bool table_is_usual(const trope_plan &plan)
 }
 
 /* Returns whether 32 bits can hold the strides of ids, in bytes. */
-static inline bool strides_of_ids_are_usual(const trope_sequences &s)
+static inline bool ids_are_narrow(const trope_position_source &s)
 {
     return !s.ids || (magnitude(s.id_batch_stride) <= INT32_MAX / 8 && magnitude(s.id_token_stride) <= INT32_MAX / 8 &&
                       magnitude(s.id_axis_stride) <= INT32_MAX / 8);
 }
 
 /* Returns whether the tokens and positions of a plan fit into the 32 bits of vector kernels. */
-static inline bool rows_are_usual(const trope_plan &plan)
+static inline bool tokens_are_narrow(const trope_plan &plan)
 {
-    return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
-           strides_of_ids_are_usual(plan.sequences) && !(plan.sequences.boundaries && is_wide_search(plan.sequences));
+    return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_narrow(plan) &&
+           ids_are_narrow(plan.position_source) &&
+           !(plan.position_source.boundaries && is_wide_search(plan.position_source));
 }
 
 /* Returns whether the phase steps of a plan fit into the parameters of the fast paths. */
-static inline bool pairs_are_usual(const trope_plan &plan)
+static inline bool pairs_fit(const trope_plan &plan)
 {
-    return plan.pairs <= USUAL_PAIRS;
+    return plan.pairs <= FAST_PAIRS;
 }
 
 /* Returns whether 32 bits can hold strides of elements, in bytes. */
-static inline bool strides_are_usual(const int64_t *stride)
+static inline bool strides_are_narrow(const int64_t *stride)
 {
     bool are = true;
     for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
@@ -132,35 +133,36 @@ static inline bool can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
-    bool fits = rows_are_usual(plan);
+    bool fits = tokens_are_narrow(plan);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         segments += cut_head(plan, o, runs);
-        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_usual(o.src_stride) &&
-               strides_are_usual(o.dst_stride);
+        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_narrow(o.src_stride) &&
+               strides_are_narrow(o.dst_stride);
     }
-    return fits && segments <= USUAL_SEGMENTS;
+    return fits && segments <= NARROW_SEGMENTS;
 }
 
 /* Returns whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. (If src
  * and dst differ in pairing, it must not copy padding, because copied elements keep their places.) */
-static inline bool rotates_plainly(const trope_plan &plan)
+static inline bool rotates_fast(const trope_plan &plan)
 {
-    bool plain =
-        plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-        (plan.interleaved_src == plan.interleaved_dst || trope_action_of_padding(&plan.sequences) != TROPE_ROW_COPY);
+    bool fast = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+                (plan.interleaved_src == plan.interleaved_dst ||
+                 trope_action_of_padding(&plan.position_source) != TROPE_TOKEN_COPY);
     for (int i = 0; i < plan.operand_count; i++)
-        plain = plain && !plan.operands[i].accumulate;
-    return plain;
+        fast = fast && !plan.operands[i].accumulate;
+    return fast;
 }
 
-/* Returns whether every address is base + token * a + head * b + lane * c. There must be one batch entry, one group and
- * one part, all windows must have the same size, and no other elements may be moved. Heads that are rearranged in place
- * must have a power of two of lanes, so that none is idle. */
+/* Returns whether every address is base + token * a + head * b + item * c. There must be one batch entry, one group and
+ * one part, all windows must have the same size, and no other elements may be moved. The number of items of heads that
+ * are rearranged in place must be a power of two, so that no item is idle. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
-    const uint32_t lanes = (uint32_t)(plan.pairs * plan.element_size / 16);
-    bool simple = plan.batch == 1 && plan.parts == 1 && (!rearranges_in_place(plan) || power_of_two(lanes) == lanes);
+    const uint32_t window_items = (uint32_t)(plan.pairs * plan.element_size / 16);
+    bool simple =
+        plan.batch == 1 && plan.parts == 1 && (!rearranges_in_place(plan) || power_of_two(window_items) == window_items);
     for (int i = 0; i < plan.operand_count; i++) {
         head_run runs[3];
         trope_plan_operand o = plan.operands[i];

@@ -14,8 +14,8 @@ from ._values import INT32_MAX
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 _INDICES = {"int32": "i32", "int64": "i64"}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # the bytes of an element
-_PLANS_MOST = 512
-# Multiples of this are the addresses of arrays without elements, whose libraries report 0. Nothing is read there.
+_MOST_PREPARED_CALLS = 512
+# Libraries report address 0 for arrays without elements. Such an array gets a multiple of this, which is never read.
 _NO_ELEMENTS = 64
 _LAYOUTS_OF_GROUPS = [layout for layout, dims in DIMS.items() if dims.groups is not None]
 # The settings that are numbers in trope_args. (With cp_size 1, the other two are 0.)
@@ -53,7 +53,7 @@ def _index_dtype(meta, argument):
 
 
 def _check_dtype(meta, wanted, argument):
-    """Checks the dtype of an array that is written, because the library is not told it."""
+    """Checks the dtype of an array that is written, because the library cannot: a call does not contain this dtype."""
     if name_of_dtype(meta.dtype) != wanted:
         raise Error("%s has dtype %s, and must be %s" % (argument, name_of_dtype(meta.dtype), wanted), argument)
 
@@ -68,7 +68,8 @@ def _is_contiguous(shape, strides):
 
 
 def _flat(meta, size, argument, what):
-    """Refuses an array that is not one contiguous dimension of `size` elements (None: any number), one for each `what`."""
+    """Refuses an array that is not one contiguous dimension of `size` elements (None: any number). The error says that each
+    element belongs to one `what`."""
     shape, strides = tuple(meta.shape), meta.strides
     if len(shape) != 1 or (size is not None and shape[0] != size):
         wanted = "[%s]" % what if size is None else "[%d], one for each %s" % (size, what) if what else "[%d]" % size
@@ -105,12 +106,12 @@ def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
     getattr(operand, name + "_stride")[:] = strides
 
 
-class Plan:
-    """The structs of a call for arrays with these properties. Each argument except spec is a Meta or has them. norms has
-    NormArrays for each tensor, or nothing if the spec has no norms."""
+class PreparedCall:
+    """The structs of a call for arrays with these properties. The arguments after spec hold Metas, or arrays with their
+    attributes. norms has NormArrays for each tensor, or nothing if the spec has no norms."""
 
     def __init__(self, backward, spec, srcs, dsts, forward_srcs, side, norms=()):
-        self.spec = spec  # keeps it alive, because the keys of plans have its id
+        self.spec = spec  # keeps it alive, because the keys of prepared calls have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
         self.device = srcs[0].device
         self.table_name = "freqs" if side.freqs is not None else "cos"
@@ -141,7 +142,7 @@ class Plan:
     def _fill_options(self, spec, first):
         args = self.args
         if self.device not in _abi.DEVICES:
-            message = "tensors[0] is on device %r, and this library has %s"
+            message = "tensors[0] is on device %r, but this library supports %s"
             raise Error(message % (self.device, " and ".join(map(repr, _abi.DEVICES))), "tensors[0]")
         args.device = _abi.DEVICES[self.device]
         args.dtype = _abi.DTYPES[dtype_of(first, "tensors[0]")]
@@ -168,12 +169,14 @@ class Plan:
                 named = NAMES[name] % i
                 if meta is not None and dtype_of(meta, named) != dtype_of(srcs[0], "tensors[0]"):
                     given = named, name_of_dtype(meta.dtype), name_of_dtype(srcs[0].dtype)
-                    raise Error("%s has dtype %s, and tensors[0] %s: all tensors of a call have one" % given, named)
+                    raise Error(
+                        "%s has dtype %s, but tensors[0] has %s: all tensors of a call must have one dtype" % given, named
+                    )
             shape = _sizes(spec.layout, srcs[i], argument)[0]
             batch, tokens, groups, heads, head_dim = shape
             if per_group and backward:
                 if heads % per_group:
-                    message = "%s has %d heads, which is no multiple of shared_heads %d"
+                    message = "%s has %d heads, which is not a multiple of shared_heads %d"
                     raise Error(message % (argument, heads, per_group), argument)
                 heads //= per_group
             if i == 0:
@@ -203,7 +206,7 @@ class Plan:
 
     def _fill_norms(self, backward, spec, norms, srcs, forward_srcs):
         if len(norms) != len(spec.norms):
-            raise Error("norms: this call has no place for them", "norms")
+            raise Error("norms: this call does not support them", "norms")
         self.norms = (_abi.Norm * len(norms))()
         for i, arrays in enumerate(norms):
             if not self._has_norm(i):
@@ -224,7 +227,7 @@ class Plan:
         for name, words in _abi.NORM_WORDS.items():
             setattr(norm, name, words.get(getattr(settings, name), 0))
         if settings.has_weight != (arrays.weight is not None):
-            raise Error("norms[%d].weight is not there, or not expected" % i, "norms[%d].weight" % i)
+            raise Error("norms[%d].weight is missing or unexpected" % i, "norms[%d].weight" % i)
         if settings.has_weight:
             self._fill_weight(i, arrays.weight, settings)
         heads = count_heads(spec.layout, shape)
@@ -252,12 +255,12 @@ class Plan:
         if self.spec.layout in _LAYOUTS_OF_GROUPS:
             per_head.append((operand.groups, operand.heads_per_group, head_dim))
         if shape != (head_dim,) and shape not in per_head:
-            message = "%s has shape %s, and must be [head_dim] or [heads, head_dim], also flat: %s"
+            message = "%s has shape %s, and must be [head_dim] or [heads, head_dim], which may be flattened: %s"
             words = ", ".join(str(list(one)) for one in ((head_dim,), *per_head))
             raise Error(message % (name, list(shape), words), name)
         dtype = dtype_of(meta, name)
         if dtype == "f64" and self.args.dtype != _abi.DTYPES["f64"]:
-            raise Error("%s has dtype float64, which is for float64 tensors alone" % name, name)
+            raise Error("%s has dtype float64, which is only for float64 tensors" % name, name)
         if not _is_contiguous(shape, meta.strides):
             raise Error("%s must be contiguous, and has strides %s" % (name, list(meta.strides)), name)
         norm.weight_dtype, norm.weight_per_head = _abi.DTYPES[dtype], shape != (head_dim,)
@@ -291,7 +294,7 @@ class Plan:
         if spec.inv_freq:
             check_spec(spec, None, None)
             if spec.out_of_range != "poison":
-                message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
+                message = "out_of_range is %r, but it is only for tables: with inv_freq, no position is out of range"
                 raise Error(message % spec.out_of_range, "out_of_range")
             self._keep("phase_step", _phase_steps(spec.inv_freq))
             return
@@ -306,13 +309,16 @@ class Plan:
             strides,
             table.dtype,
         ):
-            message = "sin has shape %s, strides %s and dtype %s, and cos %s, %s and %s: they must be the same (make both contiguous)"
+            message = (
+                "sin has shape %s, strides %s and dtype %s, but cos has %s, %s and %s: they must be the same (make both "
+                "contiguous)"
+            )
             given = [
                 x for meta in (side.sin, table) for x in (list(meta.shape), list(meta.strides), name_of_dtype(meta.dtype))
             ]
             raise Error(message % tuple(given), "sin")
         if args.angle_dtype == _abi.DTYPES["f64"] != args.dtype:
-            raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
+            raise Error("%s has dtype float64, which is only for float64 tensors: use float32" % name, name)
         args.angle_layout, args.angle_rows = _abi.TABLE_STRIDED, shape[2]
         if not args.batch * args.tokens:
             args.angle_rows = max(shape[2], 1)
@@ -344,7 +350,10 @@ class Plan:
         planes = self._table_strides(side.freqs or side.cos, self.table_name)[0][0] if not spec.inv_freq else 1
         ids = side.position_ids.shape if side.position_ids is not None else ()
         if spec.pair_axis and max(spec.pair_axis) > 0 and planes == 1 and (len(ids) < 3 or ids[0] == 1):
-            message = "pair_axis names %d axes, and neither position_ids nor a table has axes: all pairs would turn alike"
+            message = (
+                "pair_axis has %d axes, but neither position_ids nor a table has axes: all pairs would have the same "
+                "position"
+            )
             raise Error(message % self._axes_of_pairs(spec), "pair_axis")
 
     def _fill_ids(self, spec, meta):
@@ -361,7 +370,7 @@ class Plan:
         used = self._axes_of_pairs(spec)
         if axes != 1 and axes != used:
             message = "position_ids has shape %s, with %d axes where the pairs use %d (pair_axis, parts)%s"
-            text_row = ": leave out the first row, of text positions" if (axes, used) == (4, 3) else ""
+            text_row = ": remove the first axis, which has text positions" if (axes, used) == (4, 3) else ""
             raise Error(message % (list(shape), axes, used, text_row), name)
         strides = (0,) * lacking + strides
         args.position_dtype = _index_dtype(meta, name)
@@ -384,7 +393,7 @@ class Plan:
             raise Error("cu_seqlens is empty, and must have shape [sequences + 1]", "cu_seqlens")
         args.cu_seqlens_dtype = _index_dtype(side.cu_seqlens, "cu_seqlens")
         if args.batch != 1:
-            message = "cu_seqlens is for packed sequences, with batch 1 (layout 'thd'), and tensors[0] has batch %d"
+            message = "cu_seqlens is for packed sequences with batch 1 (layout 'thd'), but tensors[0] has batch %d"
             raise Error(message % args.batch, "cu_seqlens")
         if side.cu_seqlens_padded is not None:
             _flat(side.cu_seqlens_padded, args.sequences + 1, "cu_seqlens_padded", "entry of cu_seqlens")
@@ -399,25 +408,25 @@ class Plan:
         if side.d_freqs is not None:
             table = side.freqs if side.freqs is not None else side.cos
             if table is None:
-                raise Error("d_freqs is given, and there is no table: inv_freq has d_inv_freq", "d_freqs")
+                raise Error("d_freqs is given, but there is no table: use d_inv_freq for inv_freq", "d_freqs")
             _check_dtype(side.d_freqs, "float64" if args.dtype == _abi.DTYPES["f64"] else "float32", "d_freqs")
             shape, strides = self._table_strides(side.d_freqs, "d_freqs")
             if shape[2:] != tuple(table.shape[-2:]) or shape[0] not in (1, self._axes_of_pairs(spec)):
-                message = "d_freqs has shape %s, and the table %s"
+                message = "d_freqs has shape %s, but the table has %s"
                 raise Error(message % (list(side.d_freqs.shape), list(table.shape)), "d_freqs")
             if 0 not in shape:
                 args.d_freqs_layout = _abi.TABLE_STRIDED
                 args.d_freqs_stride[:] = strides
         if side.d_inv_freq is not None:
             if not spec.inv_freq:
-                raise Error("d_inv_freq is given, and inv_freq is not: a table has d_freqs", "d_inv_freq")
+                raise Error("d_inv_freq is given, but inv_freq is not: use d_freqs for a table", "d_inv_freq")
             _check_dtype(side.d_inv_freq, "float64", "d_inv_freq")
             _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq", "pair")
 
     def _find_slots(self, srcs, dsts, forward_srcs, side, norms):
         """Returns where the addresses of the present arrays go, in order: (words of a struct, index of the word, the
-        address to use if the array has no elements). The latter differs for each array, because equal addresses would mean
-        a call in place."""
+        address to use if the array has no elements). That address differs for each array, because equal addresses would
+        mean a call in place."""
         args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
         slots = []
         for name, metas in (("src", srcs), ("dst", dsts), ("forward_src", forward_srcs)):
@@ -444,15 +453,15 @@ class Plan:
             raise _abi.error_of_call(status, self.table_name, lambda i: operands[i].src == operands[i].dst)
 
     def run(self, addresses, stream=None, allocate=None):
-        """Makes the call. addresses: of the present arrays, in the order src of all operands, dst, forward_src, `side`,
-        norms.
+        """Makes the call. addresses: the addresses of the present arrays, in this order: src of all operands, dst,
+        forward_src, `side`, norms.
 
         allocate(bytes) returns scratch memory, which gradients of angles and of norms need: (the object that keeps it
         alive, its address).
         """
         for (words, at, nothing), address in zip(self.slots, addresses):
             words[at] = address or nothing
-        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier call of this plan had
+        self.args.stream = stream  # None: the legacy stream, whatever stream an earlier run had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
             kept, args.workspace = allocate(size) if size else (None, None)
@@ -477,23 +486,23 @@ class Plan:
         return self.workspace_size
 
 
-_plans: dict = {}
+_prepared_calls: dict = {}
 
 
 def run(key, make, addresses, stream=None, allocate=None):
-    """Runs the plan with this key. `make` makes it if there is none. A running plan belongs to one thread: taking it out
-    and putting it back are one operation each, so threads need no lock. The plans that were unused longest are dropped
-    first."""
-    plan = _plans.pop(key, None)
-    if plan is None:
-        plan = make()
+    """Runs the prepared call with this key. `make` makes it if there is none. A running prepared call belongs to one
+    thread: taking it out and putting it back are one operation each, so threads need no lock. The prepared calls that were
+    unused longest are dropped first."""
+    prepared = _prepared_calls.pop(key, None)
+    if prepared is None:
+        prepared = make()
     try:
-        plan.run(addresses, stream, allocate)
+        prepared.run(addresses, stream, allocate)
     finally:
-        _plans[key] = plan
-        if len(_plans) > _PLANS_MOST:
+        _prepared_calls[key] = prepared
+        if len(_prepared_calls) > _MOST_PREPARED_CALLS:
             try:
-                _plans.pop(next(iter(_plans)), None)
+                _prepared_calls.pop(next(iter(_prepared_calls)), None)
             except (RuntimeError, StopIteration):  # another thread has changed the dict meanwhile
                 pass
 

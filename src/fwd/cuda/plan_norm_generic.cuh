@@ -1,8 +1,8 @@
 /* Fills in the parameters of a call with norms that vector kernels cannot take. Host only. */
-#ifndef TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
-#define TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
+#ifndef TROPE_FWD_CUDA_PLAN_NORM_GENERIC_CUH
+#define TROPE_FWD_CUDA_PLAN_NORM_GENERIC_CUH
 
-#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/norm_generic_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
 static inline head_tensor plan_head_tensor(const trope_plan &plan, const void *base, const int64_t *stride)
@@ -36,20 +36,20 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
 
 /* Fills in all fields except the operands. Returns the size of the shared memory of a block with the given number of
  * tokens. */
-static inline size_t plan_norm_any(const trope_plan &plan, uint32_t rows, norm_any_call *call)
+static inline size_t plan_norm_generic(const trope_plan &plan, uint32_t tokens, norm_generic_call *call)
 {
     block_shape *const shape = &call->shape;
     block_form form = {};
-    form.pairs_of_lane = 1;
-    plan_rows(plan, shape);
+    form.pairs_of_item = 1;
+    plan_tokens(plan, shape);
     fill_cuda_plan(plan, &call->plan);
     plan_couples(plan, form, shape);
     call->operands = 0;
-    shape->rows_of_block = rows;
+    shape->tokens_of_block = tokens;
     shape->rotating_slices = plan.pairs > 0;
-    shape->second_at = rows * shape->couples_of_row;
-    shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_couples(plan, *shape)), 16) * 16;
-    call->window_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
+    shape->second_at = tokens * shape->couples_of_token;
+    shape->tokens_at = (uint32_t)quotient_up((int64_t)(tokens * bytes_of_couples(plan, *shape)), 16) * 16;
+    call->window_at = shape->tokens_at + (uint32_t)quotient_up((int64_t)bytes_of_block_tokens(plan, tokens), 16) * 16;
     call->window_size = (uint32_t)(2 * (size_t)plan.pairs * bytes_of_real(plan));
     return call->window_at + NORM_WARPS * call->window_size;
 }

@@ -1,6 +1,6 @@
-/* Converts the fields of a call to a trope_sequences. */
-#ifndef TROPE_VARLEN_SEQUENCES_H
-#define TROPE_VARLEN_SEQUENCES_H
+/* Converts the fields of a call to a trope_position_source. */
+#ifndef TROPE_VARLEN_POSITION_SOURCE_H
+#define TROPE_VARLEN_POSITION_SOURCE_H
 
 #include <string.h>
 
@@ -8,9 +8,9 @@
 #include "varlen/context_parallel.h"
 
 /* `args` must be valid, with ids_stride filled in for every layout of ids. */
-static inline trope_sequences trope_plan_sequences(const trope_args *args)
+static inline trope_position_source trope_plan_position_source(const trope_args *args)
 {
-    trope_sequences s;
+    trope_position_source s;
     memset(&s, 0, sizeof s);
     s.boundaries = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
     s.unpadded = args->cu_seqlens;
@@ -25,7 +25,7 @@ static inline trope_sequences trope_plan_sequences(const trope_args *args)
     s.id_batch_stride = args->ids_stride[1];
     s.id_token_stride = args->ids_stride[2];
     s.padding = args->padding;
-    s.axes = args->position_axes ? args->position_axes : 1;
+    s.position_axes = args->position_axes ? args->position_axes : 1;
     s.stream = args->stream_positions;
     s.cp = trope_plan_cp(args->cp_layout, args->cp_size ? args->cp_size : 1, args->cp_rank, args->tokens);
     return s;

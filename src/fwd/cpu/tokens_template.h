@@ -6,14 +6,14 @@
 #define USE_VECTORS
 #endif
 
-static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
+static void FN(token_angles)(const trope_plan *plan, const trope_token *token, trope_token_angles *out)
 {
 #ifdef REAL_IS_DOUBLE
-    const FN(coefficients) t = FN(find_coefficients)(plan, row, out->values);
+    const FN(coefficients) t = FN(find_coefficients)(plan, token, out->values);
     out->c1 = t.c1, out->s1 = t.s1, out->c2 = t.c2, out->s2 = t.s2;
 #else
     REAL space[4 * TROPE_MAX_PAIRS];
-    const FN(coefficients) t = FN(find_coefficients)(plan, row, space);
+    const FN(coefficients) t = FN(find_coefficients)(plan, token, space);
     const int pairs = plan->pairs;
     for (int i = 0; i < (plan->angles.per_element ? 4 : 2) * pairs; i++)
         out->values[i] = space[i];
@@ -25,20 +25,20 @@ static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_r
 }
 
 /* Computes the coefficients of tokens that have one position each, 2 * plan->pairs for each token. It computes all of them
- * at once, because a token with one head spends most of its time here. */
-static void FN(find_phase_coefficients)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
+ * at once, because a call with one head spends most of its time here. */
+static void FN(find_phase_coefficients)(const trope_plan *plan, int tokens, const int64_t *position, REAL *space)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
     const uint64_t *restrict step = plan->step;
     const int pairs = plan->pairs;
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < tokens; r++) {
         const int64_t at = position[r];
         REAL *restrict cosine = space + 2 * r * pairs, *restrict sine = cosine + pairs;
         for (int i = 0; i < pairs; i++)
             FN(sincos_of_phase)(at, step[i], scale, &cosine[i], &sine[i]);
     }
     if (plan->rounding == TROPE_ROUND_NATIVE)
-        FN(round_values)(plan->dtype, 2 * rows * pairs, space);
+        FN(round_values)(plan->dtype, 2 * tokens * pairs, space);
 }
 
 /* ---- the rotation of a window ---- */
@@ -117,8 +117,8 @@ static int FN(heads_outside)(const trope_plan_operand *o)
     return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
 }
 
-/* Returns the bytes from a head to the window that is prefetched while that head is processed. Unsigned, because the
- * prefetched address may be anywhere. */
+/* Returns the bytes from a head to the window that is prefetched while that head is processed. The result is unsigned,
+ * because the prefetched address may be anywhere. */
 static uint64_t FN(prefetch_distance)(const trope_plan *plan, const trope_plan_operand *o)
 {
     const int inner = FN(heads_outside)(o)     ? TROPE_DIM_TOKEN
@@ -155,7 +155,8 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
 
 /* ---- a head with a norm ---- */
 
-/* Rotates the window of a head whose norm comes after the rotation: u = M x. Native rounding rounds u before the norm. */
+/* Rotates the window of a head whose norm comes after the rotation: u = M x. NATIVE and NATIVE_F32 round u before the
+ * norm. */
 static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *o, const char *src, FN(coefficients) t,
                               REAL *x, REAL *y)
 {
@@ -169,7 +170,7 @@ static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *
 /* Returns the rstd of a token with a norm over all of its heads. With TROPE_SUMS_WRITE, it only writes the sums of the
  * heads. */
 static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o,
-                                                        const trope_row *row, FN(coefficients) t)
+                                                        const trope_token *token, FN(coefficients) t)
 {
     const int64_t *f = o->src_stride;
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
@@ -177,25 +178,25 @@ static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, 
     const int is_known = o->norm.reads_rstd || o->norm.sums_read;
     for (int64_t group = 0; !is_known && group < o->groups; group++) {
         for (int64_t head = 0; head < o->heads_per_group; head++) {
-            const int64_t at = row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3];
+            const int64_t at = token->batch * f[0] + token->index * f[1] + group * f[2] + head * f[3];
             const char *src = o->src + at * plan->element_size;
             const FN(head_values) normed = {src, f[TROPE_DIM_ELEMENT], o->norm.is_after ? y : NULL};
             if (o->norm.is_after)
                 FN(rotate_source)(plan, o, src, t, x, y);
-            FN(add_head)(plan, o, row, &squares, FN(sum_squares)(plan, o, &normed));
+            FN(add_head)(plan, o, token, &squares, FN(sum_squares)(plan, o, &normed));
         }
     }
-    FN(read_sums)(plan, o, row, &squares);
-    if (o->norm.is_after && trope_is_poisoned(plan, o, row)) /* NaN whatever the caller's sums are */
+    FN(read_sums)(plan, o, token, &squares);
+    if (o->norm.is_after && trope_is_poisoned(plan, o, token)) /* NaN, even if the caller's sums are finite */
         FN(push_sum)(&squares, 0, (REAL)NAN);
-    return FN(find_rstd_of_token)(plan, o, row, &squares);
+    return FN(find_rstd_of_token)(plan, o, token, &squares);
 }
 
-/* Normalises a head and rotates its window, or rotates the window and normalises the head. Native rounding rounds the
- * result of the first step before the second. OF_TOKEN is the rstd of a norm over the token. */
+/* Normalises a head and rotates its window, or rotates the window and normalises the head. NATIVE and NATIVE_F32 round the
+ * result of the first step before the second. `of_token` is the rstd of a norm over the token. */
 static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *plan, const trope_plan_operand *o,
-                                                            const trope_row *row, FN(coefficients) t, const int64_t head[2],
-                                                            head_place place, REAL of_token)
+                                                            const trope_token *token, FN(coefficients) t,
+                                                            const int64_t head[2], head_place place, REAL of_token)
 {
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
     const int is_after = o->norm.is_after;
@@ -204,8 +205,8 @@ static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *pl
     const FN(head_values) normed = {place.src, from, is_after ? y : NULL};
     if (is_after)
         FN(rotate_source)(plan, o, place.src, t, x, y);
-    REAL rstd = o->norm.is_token ? of_token : FN(find_rstd)(plan, o, row, head, &normed);
-    if (is_after && trope_is_poisoned(plan, o, row)) /* NaN in the whole head, whatever the caller's rstd is */
+    REAL rstd = o->norm.is_token ? of_token : FN(find_rstd)(plan, o, token, head, &normed);
+    if (is_after && trope_is_poisoned(plan, o, token)) /* NaN in the whole head, even if the caller's rstd is finite */
         rstd = (REAL)NAN;
     if (!is_after && o->rotary_dim) {
         FN(load_strided)(x, place.src + o->rotary_offset * from * size, from, plan->dtype, o->rotary_dim);
@@ -226,14 +227,14 @@ static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *pl
     }
 }
 
-static void FN(normalised_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+static void FN(normalised_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
                                   const int64_t head[2], double of_token, double *out)
 {
     const int64_t *f = o->forward_src_stride, step = f[TROPE_DIM_ELEMENT];
     const char *x =
-        o->forward_src + (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
+        o->forward_src + (token->batch * f[0] + token->index * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
     const REAL rstd =
-        o->norm.is_token ? (REAL)of_token : FN(find_rstd)(plan, o, row, head, &(const FN(head_values)){x, step, NULL});
+        o->norm.is_token ? (REAL)of_token : FN(find_rstd)(plan, o, token, head, &(const FN(head_values)){x, step, NULL});
     REAL block[NORM_BLOCK];
     for (int e = 0; e < o->rotary_dim; e += NORM_BLOCK) {
         const int64_t first = o->rotary_offset + e;
@@ -245,22 +246,22 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     }
 }
 
-/* OF_TOKEN is the rstd of a norm over the token. */
-static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
-                           const int64_t head[2], REAL of_token)
+/* `of_token` is the rstd of a norm over the token. */
+static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_token *token,
+                           FN(coefficients) t, const int64_t head[2], REAL of_token)
 {
     const int64_t *f = o->src_stride, *g = o->dst_stride;
-    const int64_t from = row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3];
-    const int64_t to = row->batch * g[0] + row->token * g[1] + head[0] * g[2] + head[1] * g[3];
+    const int64_t from = token->batch * f[0] + token->index * f[1] + head[0] * f[2] + head[1] * f[3];
+    const int64_t to = token->batch * g[0] + token->index * g[1] + head[0] * g[2] + head[1] * g[3];
     const char *src = o->src + from * plan->element_size;
     char *dst = o->dst + to * plan->element_size;
-    const int rotates = row->action == TROPE_ROW_ROTATE;
+    const int rotates = token->action == TROPE_TOKEN_ROTATE;
     if (o->norm.is_given && !rotates && o->norm.rstd && !o->norm.reads_rstd)
-        FN(store)(FN(rstd_place)(plan, o, row, head), &(const REAL){0}, REAL_DTYPE, 1);
-    if (row->action == TROPE_ROW_ZERO)
+        FN(store)(FN(rstd_place)(plan, o, token, head), &(const REAL){0}, REAL_DTYPE, 1);
+    if (token->action == TROPE_TOKEN_ZERO)
         FN(zero_head)(plan, o, dst);
     else if (o->norm.is_given && rotates)
-        FN(write_normed_head)(plan, o, row, t, head, (const head_place){src, dst}, of_token);
+        FN(write_normed_head)(plan, o, token, t, head, (const head_place){src, dst}, of_token);
     else if (!rotates || o->rotary_dim == 0)
         FN(copy_head)(plan, o, src, dst);
     else if (f[TROPE_DIM_ELEMENT] == 1 && g[TROPE_DIM_ELEMENT] == 1)
@@ -272,50 +273,53 @@ static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, 
 /* ---- chunks of tokens ---- */
 
 typedef struct FN(chunk) {
-    int rows;
-    trope_row row[CHUNK_ROWS];
-    FN(coefficients) of_row[CHUNK_ROWS];
-    REAL token_rstd[CHUNK_ROWS]; /* of the current operand, if its norm is over the token */
-    int phases;                  /* the coefficients of this many tokens must still be computed, from these positions */
-    int64_t phase_position[CHUNK_ROWS];
+    int tokens;
+    trope_token token[CHUNK_TOKENS];
+    FN(coefficients) token_coefficients[CHUNK_TOKENS];
+    REAL token_rstd[CHUNK_TOKENS]; /* of the current operand, if its norm is over the token */
+    int phases;                    /* the coefficients of this many tokens must still be computed, from these positions */
+    int64_t phase_position[CHUNK_TOKENS];
     _Alignas(64) REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
 } FN(chunk);
 
-/* Sets the coefficients of token r of the chunk, in `space`. */
+/* Sets the coefficients of token r of the chunk: those of the token before it, if they are the same, or new ones in
+ * `space`. With phases and one axis, it only lists the position, and find_phase_coefficients computes the coefficients
+ * later. */
 static void FN(add_coefficients)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
 {
-    const trope_row *row = &chunk->row[r];
-    if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
-        chunk->of_row[r] = chunk->of_row[r - 1];
-    } else if (plan->angles.source == TROPE_ANGLES_PHASE && plan->axes == 1) {
-        chunk->of_row[r] = (FN(coefficients)){space, space + plan->pairs, space, space + plan->pairs};
-        chunk->phase_position[chunk->phases++] = row->position[0];
+    const trope_token *token = &chunk->token[r];
+    if (r > 0 && plan->same_angles_in_batch && chunk->token[r - 1].index == token->index) {
+        chunk->token_coefficients[r] = chunk->token_coefficients[r - 1];
+    } else if (plan->angles.source == TROPE_ANGLES_PHASE && plan->pair_axes == 1) {
+        chunk->token_coefficients[r] = (FN(coefficients)){space, space + plan->pairs, space, space + plan->pairs};
+        chunk->phase_position[chunk->phases++] = token->position[0];
     } else {
-        chunk->of_row[r] = FN(find_coefficients)(plan, row, space);
+        chunk->token_coefficients[r] = FN(find_coefficients)(plan, token, space);
     }
 }
 
 /* Fills the chunk from token `begin` on. Returns the first token that does not fit. */
 static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) * chunk)
 {
-    const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
+    const int per_token = plan->pairs * (plan->angles.per_element ? 4 : 2);
     REAL *space = chunk->coefficients;
-    trope_row next;
-    trope_locate_row(plan, begin, &next);
-    chunk->rows = chunk->phases = 0;
-    while (begin < end && chunk->rows < CHUNK_ROWS && space + per_row <= chunk->coefficients + CHUNK_BYTES / sizeof(REAL)) {
-        const int r = chunk->rows++;
-        trope_row *row = &chunk->row[r];
-        row->batch = next.batch;
-        row->token = next.token;
-        trope_find_row(plan, span, row);
-        if (row->action == TROPE_ROW_ROTATE && plan->pairs > 0) {
+    trope_token next;
+    trope_locate_token(plan, begin, &next);
+    chunk->tokens = chunk->phases = 0;
+    while (begin < end && chunk->tokens < CHUNK_TOKENS &&
+           space + per_token <= chunk->coefficients + CHUNK_BYTES / sizeof(REAL)) {
+        const int r = chunk->tokens++;
+        trope_token *token = &chunk->token[r];
+        token->batch = next.batch;
+        token->index = next.index;
+        trope_find_token(plan, span, token);
+        if (token->action == TROPE_TOKEN_ROTATE && plan->pairs > 0) {
             FN(add_coefficients)(plan, chunk, r, space);
-            if (chunk->of_row[r].c1 == space)
-                space += per_row;
+            if (chunk->token_coefficients[r].c1 == space)
+                space += per_token;
         }
         begin++;
-        trope_step_row(plan, &next);
+        trope_step_token(plan, &next);
     }
     if (chunk->phases)
         FN(find_phase_coefficients)(plan, chunk->phases, chunk->phase_position, chunk->coefficients);
@@ -326,18 +330,18 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
 static void FN(write_chunk_head)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk, int r,
                                  const int64_t head[2])
 {
-    FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], head, chunk->token_rstd[r]);
+    FN(write_head)(plan, o, &chunk->token[r], chunk->token_coefficients[r], head, chunk->token_rstd[r]);
 }
 
 /* Writes every head of an operand for every token of the chunk. The dimension with the larger stride is outermost. */
 static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
 {
     const int heads_outside = FN(heads_outside)(o);
-    const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
-    for (int outer = 0; outer < outer_rows; outer++)
+    const int outer_tokens = heads_outside ? 1 : chunk->tokens, inner_tokens = heads_outside ? chunk->tokens : 1;
+    for (int outer = 0; outer < outer_tokens; outer++)
         for (int group = 0; group < o->groups; group++)
             for (int head = 0; head < o->heads_per_group; head++)
-                for (int r = outer; r < outer + inner_rows; r++)
+                for (int r = outer; r < outer + inner_tokens; r++)
                     FN(write_chunk_head)(plan, o, chunk, r, (const int64_t[]){group, head});
 }
 
@@ -353,22 +357,22 @@ typedef struct vector_job {
     int64_t window; /* bytes of that data */
 } vector_job;
 
-/* src and dst are kept apart: gcc would compute neighbouring addresses with vectors of 64-bit products, which are slower
- * than scalars. */
+/* src and dst are not neighbours in this struct: otherwise gcc would compute both addresses with vectors of 64-bit
+ * products, which are slower than scalars. */
 typedef struct vector_head {
     const char *src;
     int64_t head[2];
     char *dst;
-    int row; /* the token's index in the chunk */
+    int in_chunk; /* the token's index in the chunk */
 } vector_head;
 
 ALWAYS_INLINE vector_head find_vector_head(const vector_job *job, int r, int64_t group, int64_t head)
 {
-    const trope_row *row = &job->chunk->row[r];
+    const trope_token *token = &job->chunk->token[r];
     const int64_t *f = job->operand->src_stride, *g = job->operand->dst_stride, size = job->plan->element_size;
-    vector_head h = {.head = {group, head}, .row = r};
-    h.src = job->operand->src + (row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3]) * size;
-    h.dst = job->operand->dst + (row->batch * g[0] + row->token * g[1] + group * g[2] + head * g[3]) * size;
+    vector_head h = {.head = {group, head}, .in_chunk = r};
+    h.src = job->operand->src + (token->batch * f[0] + token->index * f[1] + group * f[2] + head * f[3]) * size;
+    h.dst = job->operand->dst + (token->batch * g[0] + token->index * g[1] + group * g[2] + head * g[3]) * size;
     return h;
 }
 
@@ -388,7 +392,7 @@ ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_h
     const trope_plan_operand *o = job->operand;
     vector sums[VECTOR_WIDTH];
     for (int i = 0; o->norm.is_token && i < count; i++)
-        rstd[i] = job->chunk->token_rstd[heads[i].row];
+        rstd[i] = job->chunk->token_rstd[heads[i].in_chunk];
     if (o->norm.is_token)
         return;
     for (int i = 0; i < VECTOR_WIDTH; i++)
@@ -397,10 +401,10 @@ ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_h
     for (int i = 0; i < VECTOR_WIDTH; i++)
         rstd[i] = trope_reciprocal_root(rstd[i] / (float)o->head_dim, (float)o->norm.eps);
     for (int i = 0; o->norm.rstd && i < count; i++)
-        FN(share_rstd)(job->plan, o, &job->chunk->row[heads[i].row], heads[i].head, &rstd[i]);
+        FN(share_rstd)(job->plan, o, &job->chunk->token[heads[i].in_chunk], heads[i].head, &rstd[i]);
 }
 
-/* Not inlined, because it would be compiled again for every pairing. */
+/* The function is not inlined: otherwise it would be compiled again for every pairing. */
 static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_job *job, const vector_head *heads,
                                                        int count, float *rstd)
 {
@@ -409,8 +413,8 @@ static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_j
                          : find_rstd_of(TROPE_BF16, job, heads, count, rstd);
 }
 
-/* Writes up to VECTOR_WIDTH heads with a norm before the rotation. Inlined with constants for the dtype and the pairings,
- * so that only the rotation remains in the loop. */
+/* Writes up to VECTOR_WIDTH heads with a norm before the rotation. The function is inlined with constants for the dtype and
+ * the pairings, so that only the rotation remains in the loop. */
 ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
 {
     const trope_plan_operand *o = job->operand;
@@ -418,7 +422,7 @@ ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, c
     find_vector_rstd(kind.dtype, job, heads, count, rstd);
     for (int i = 0; i < count; i++) {
         const vector_head *h = &heads[i];
-        const FN(coefficients) t = job->chunk->of_row[h->row];
+        const FN(coefficients) t = job->chunk->token_coefficients[h->in_chunk];
         prefetch_run(h->src, job->ahead, job->window);
         const vector_source from = {h->src, job->weight, vector_set(rstd[i])};
         if (o->norm.weight_of_head)
@@ -433,7 +437,7 @@ ALWAYS_INLINE void rotate_into(vector_kind kind, const vector_job *job, const ve
     const trope_plan_operand *o = job->operand;
     const int after = o->rotary_offset + o->rotary_dim;
     const vector_kind rotation = {kind.dtype, TROPE_F32, 0, kind.from_interleaved, kind.to_interleaved};
-    const FN(coefficients) t = job->chunk->of_row[h->row];
+    const FN(coefficients) t = job->chunk->token_coefficients[h->in_chunk];
     prefetch_run(h->src, job->ahead, job->window);
     FN(load)(u, h->src, kind.dtype, o->rotary_offset);
     FN(load)(u + after, h->src + after * trope_element_size(kind.dtype), kind.dtype, o->head_dim - after);
@@ -459,7 +463,7 @@ ALWAYS_INLINE void write_rotated_heads(vector_kind kind, const vector_job *job, 
     for (int i = 0; i < count; i++) {
         const vector_head *h = &rotated[i];
         char *const out = job->stage ? job->stage : h->dst;
-        if (trope_is_poisoned(job->plan, o, &job->chunk->row[h->row]))
+        if (trope_is_poisoned(job->plan, o, &job->chunk->token[h->in_chunk]))
             rstd[i] = NAN;
         if (o->norm.weight_of_head)
             load_factors(o, h->head, job->weight);
@@ -475,12 +479,12 @@ ALWAYS_INLINE void write_normed_heads(vector_kind kind, const vector_job *job, c
                                     : write_vector_heads(kind, job, heads, count);
 }
 
-/* Writes one head without a norm, of token r. */
+/* Writes one head of token r, for an operand without a norm. */
 ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, int64_t group, int64_t head)
 {
     const trope_plan_operand *o = job->operand;
-    const FN(coefficients) t = job->chunk->of_row[r];
-    if (job->chunk->row[r].action != TROPE_ROW_ROTATE) {
+    const FN(coefficients) t = job->chunk->token_coefficients[r];
+    if (job->chunk->token[r].action != TROPE_TOKEN_ROTATE) {
         FN(write_chunk_head)(job->plan, o, job->chunk, r, (const int64_t[]){group, head});
         return;
     }
@@ -500,7 +504,7 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
     const int64_t size = trope_element_size(kind.dtype);
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
-    const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
+    const int outer_tokens = heads_outside ? 1 : chunk->tokens, inner_tokens = heads_outside ? chunk->tokens : 1;
     const vector_job job = {.plan = plan,
                             .operand = o,
                             .chunk = chunk,
@@ -514,15 +518,15 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
     int count = 0;
     if (kind.normed)
         load_factors(o, (const int64_t[]){0, 0}, weight);
-    for (int outer = 0; outer < outer_rows; outer++)
+    for (int outer = 0; outer < outer_tokens; outer++)
         for (int group = 0; group < o->groups; group++)
             for (int head = 0; head < o->heads_per_group; head++)
-                for (int r = outer; r < outer + inner_rows; r++) {
+                for (int r = outer; r < outer + inner_tokens; r++) {
                     if (!kind.normed) {
                         write_vector_head(kind, &job, r, group, head);
                         continue;
                     }
-                    if (chunk->row[r].action != TROPE_ROW_ROTATE) {
+                    if (chunk->token[r].action != TROPE_TOKEN_ROTATE) {
                         FN(write_chunk_head)(plan, o, chunk, r, (const int64_t[]){group, head});
                         continue;
                     }
@@ -536,8 +540,8 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
         write_normed_heads(kind, &job, heads, count);
 }
 
-ALWAYS_INLINE void write_any_pairing(int dtype, int normed, const trope_plan *plan, const trope_plan_operand *o,
-                                     const FN(chunk) * chunk)
+ALWAYS_INLINE void write_by_pairing(int dtype, int normed, const trope_plan *plan, const trope_plan_operand *o,
+                                    const FN(chunk) * chunk)
 {
     if (plan->interleaved_src)
         plan->interleaved_dst ? write_vectors((vector_kind){dtype, dtype, normed, 1, 1}, plan, o, chunk)
@@ -551,11 +555,11 @@ ALWAYS_INLINE void write_any_pairing(int dtype, int normed, const trope_plan *pl
     static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
     {                                                                                                                      \
         if (!o->norm.is_given)                                                                                             \
-            write_any_pairing(TROPE_##dtype, 0, plan, o, chunk);                                                           \
+            write_by_pairing(TROPE_##dtype, 0, plan, o, chunk);                                                            \
         else if (o->norm.is_after)                                                                                         \
-            write_any_pairing(TROPE_##dtype, TROPE_NORM_AFTER, plan, o, chunk);                                            \
+            write_by_pairing(TROPE_##dtype, TROPE_NORM_AFTER, plan, o, chunk);                                             \
         else                                                                                                               \
-            write_any_pairing(TROPE_##dtype, TROPE_NORM_BEFORE, plan, o, chunk);                                           \
+            write_by_pairing(TROPE_##dtype, TROPE_NORM_BEFORE, plan, o, chunk);                                            \
     }
 WRITE_VECTORS(F32)
 WRITE_VECTORS(F16)
@@ -565,11 +569,11 @@ WRITE_VECTORS(BF16)
 static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, FN(chunk) * chunk)
 {
     const int writes_sums = trope_writes_sums(o);
-    for (int r = 0; r < chunk->rows; r++) {
-        const int is_normed = o->norm.is_token && chunk->row[r].action == TROPE_ROW_ROTATE;
-        chunk->token_rstd[r] = is_normed ? FN(rstd_of_token)(plan, o, &chunk->row[r], chunk->of_row[r]) : 0;
+    for (int r = 0; r < chunk->tokens; r++) {
+        const int is_normed = o->norm.is_token && chunk->token[r].action == TROPE_TOKEN_ROTATE;
+        chunk->token_rstd[r] = is_normed ? FN(rstd_of_token)(plan, o, &chunk->token[r], chunk->token_coefficients[r]) : 0;
         if (writes_sums && !is_normed)
-            FN(clear_sums)(plan, o, &chunk->row[r]);
+            FN(clear_sums)(plan, o, &chunk->token[r]);
     }
     if (writes_sums)
         return;
@@ -587,7 +591,7 @@ static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o,
     FN(write_operand)(plan, o, chunk);
 }
 
-static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
+static void FN(rotate_tokens)(const trope_plan *plan, int64_t begin, int64_t end)
 {
     FN(chunk) chunk;
     trope_span span = {0};

@@ -1,14 +1,14 @@
 /* The norm and the rotation of any head on CUDA, in either order, for calls that norm.cuh cannot take. A block has one
  * token. Each of its warps processes one head at a time, element by element. */
-#ifndef TROPE_FWD_CUDA_NORM_ANY_CUH
-#define TROPE_FWD_CUDA_NORM_ANY_CUH
+#ifndef TROPE_FWD_CUDA_NORM_GENERIC_CUH
+#define TROPE_FWD_CUDA_NORM_GENERIC_CUH
 
 #include "core/norm.h"
-#include "fwd/cuda/lane_job.cuh"
-#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/item_job.cuh"
+#include "fwd/cuda/norm_generic_call.cuh"
 
-template <int OF_DTYPE> struct any_norm : rotation<OF_DTYPE, false, ROWS_ANY, ANGLES_ANY, true> {
-    typedef norm_any_call call;
+template <int OF_DTYPE> struct generic_norm : rotation<OF_DTYPE, false, POSITIONS_GENERIC, ANGLES_GENERIC, true> {
+    typedef norm_generic_call call;
 };
 
 __device__ __forceinline__ float reciprocal_root(float mean, float eps)
@@ -119,27 +119,27 @@ template <typename REAL> struct warp_tree {
 };
 
 /* A head, and the warp that processes it. */
-template <class R> struct any_head {
+template <class R> struct generic_head {
     typedef typename R::element element;
     typedef typename R::real real;
 
-    const norm_any_call &call;
+    const norm_generic_call &call;
     const head_operand &o;
-    block_row<int64_t> row;
+    block_token<int64_t> token;
     uint32_t head, lane;
     int64_t number; /* of the token: batch * tokens + token */
 
-    __device__ __forceinline__ any_head(const norm_any_call &of_call, const head_operand &of,
-                                        const block_row<int64_t> &of_row, uint32_t of_head)
-        : call(of_call), o(of), row(of_row), head(of_head), lane(thread_of_warp())
+    __device__ __forceinline__ generic_head(const norm_generic_call &of_call, const head_operand &of,
+                                            const block_token<int64_t> &of_token, uint32_t of_head)
+        : call(of_call), o(of), token(of_token), head(of_head), lane(thread_of_warp())
     {
-        number = row.batch(call.shape) * call.plan.plan.tokens + row.token(call.shape);
+        number = token.batch(call.shape) * call.plan.plan.tokens + token.index(call.shape);
     }
 
     __device__ __forceinline__ char *find(const head_tensor &t) const
     {
         const uint32_t group = head / o.heads_per_group;
-        return t.base + row.outer * t.outer + row.inner * t.inner + (int64_t)group * t.group +
+        return t.base + token.outer * t.outer + token.inner * t.inner + (int64_t)group * t.group +
                (int64_t)(head - group * o.heads_per_group) * t.head;
     }
 
@@ -194,10 +194,10 @@ template <class R> struct any_head {
     /* Returns shared memory for the window of the warp's head. */
     __device__ __forceinline__ real *window() const
     {
-        return (real *)(shared + call.window_at + thread_of_block() / 32 * call.window_size);
+        return (real *)(shared_memory + call.window_at + thread_of_block() / 32 * call.window_size);
     }
 
-    /* Fills or copies a head that is padding, or is neither rotated nor normalised. */
+    /* Fills or copies a head that is padding, or a head without rotation and norm. */
     __device__ __forceinline__ void pass(int32_t action) const
     {
         const char *const from = find(o.src);
@@ -210,11 +210,11 @@ template <class R> struct any_head {
         }
     }
 
-    /* Loads the coefficients of a pair of the window. of_row is the index of the token in the block. */
-    __device__ __forceinline__ lane_coefficients<R> load_coefficients(uint32_t of_row, int32_t pair, bool own) const
+    /* Loads the coefficients of a pair of the window. in_block is the index of the token in the block. */
+    __device__ __forceinline__ item_coefficients<R> load_coefficients(uint32_t in_block, int32_t pair, bool own) const
     {
-        lane_coefficients<R> c;
-        c.load_from(call.shape, place_of_couple<R>(call.shape, of_row, (uint32_t)pair, 0), own);
+        item_coefficients<R> c;
+        c.load_from(call.shape, place_of_couple<R>(call.shape, in_block, (uint32_t)pair, 0), own);
         return c;
     }
 
@@ -282,7 +282,7 @@ template <class R> struct any_head {
         return find_squares([&](int32_t e) { return o.norm.is_after ? rotated(e) : source(e); });
     }
 
-    /* of_token is the rstd of a norm over tokens. */
+    /* Normalises, rotates and stores the head. of_token is the rstd of a norm over tokens. */
     __device__ __forceinline__ void rotate(bool own, real of_token) const
     {
         char *const to = find(o.dst);
@@ -310,12 +310,12 @@ template <class R> struct any_head {
     }
 
   private:
-    /* Returns an array in shared memory, the same in all calls of add_heads in a kernel. With it, a block still fits
-     * into the shared memory that CUDA gives without a request. */
+    /* Returns an array in shared memory, the same array in all calls of add_heads in a kernel. Even with this array, a
+     * block fits into the shared memory that CUDA gives without a request. */
     static __device__ __forceinline__ real *room_for_heads()
     {
         __shared__ real some[HEADS_AT_A_TIME];
-        static_assert(sizeof some + UNASKED_SHARED_BYTES <= 48 << 10, "launch_early must ask for more");
+        static_assert(sizeof some + UNASKED_SHARED_MEMORY <= 48 << 10, "launch_early must ask for more");
         return some;
     }
 
@@ -348,8 +348,7 @@ template <class R> struct any_head {
         return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
     }
 
-    /* Applies a norm after the rotation. A poisoned position turns the whole head into NaN, even if the caller gives
-     * rstd. */
+    /* Applies a norm after the rotation. A poisoned position makes the whole head NaN, even if the caller gives rstd. */
     __device__ __forceinline__ void normalise_rotated(char *to, bool own, real of_token) const
     {
         rotate_window(own);
@@ -365,31 +364,32 @@ template <class R> struct any_head {
 
 /* Returns the rstd of a norm over tokens. All threads of the block must call it. */
 template <class R>
-__device__ __forceinline__ typename R::real find_rstd_of_token(const norm_any_call &call, const head_operand &o,
-                                                               const block_row<int64_t> &row, int32_t action, bool own)
+__device__ __forceinline__ typename R::real find_rstd_of_token(const norm_generic_call &call, const head_operand &o,
+                                                               const block_token<int64_t> &token, int32_t action, bool own)
 {
-    const any_head<R> first(call, o, row, 0);
+    const generic_head<R> first(call, o, token, 0);
     if (first.reads_rstd())
         return *first.rstd_place();
-    return first.rstd_of(first.add_heads(
-        [&](uint32_t head) { return action == TROPE_ROW_ROTATE ? any_head<R>(call, o, row, head).find_squares(own) : 0; }));
+    return first.rstd_of(first.add_heads([&](uint32_t head) {
+        return action == TROPE_TOKEN_ROTATE ? generic_head<R>(call, o, token, head).find_squares(own) : 0;
+    }));
 }
 
 template <class R>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
-    norm_any_kernel(KERNEL_PARAMETER(norm_any_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+    norm_generic_kernel(KERNEL_PARAMETER(norm_generic_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const int64_t number = blockIdx.x;
     const bool own = find_coefficients<R>(
         call, steps, number, 1, []() {}, []() {}, []() {});
-    const int32_t action = action_of_row<R>(call, 0);
-    const block_row<int64_t> row = find_row<ADDRESSES_ANY, int64_t>(call.shape, number);
+    const int32_t action = action_of_token<R>(call, 0);
+    const block_token<int64_t> token = find_token<ADDRESSES_GENERIC, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
-        const typename R::real of_token = o.norm.is_token ? find_rstd_of_token<R>(call, o, row, action, own) : 0;
+        const typename R::real of_token = o.norm.is_token ? find_rstd_of_token<R>(call, o, token, action, own) : 0;
         for (uint32_t head = thread_of_block() / 32; o.dst.base && head < o.heads; head += NORM_WARPS) {
-            const any_head<R> h(call, o, row, head);
-            if (action == TROPE_ROW_ROTATE && (o.rotary_dim || o.norm.is_given)) {
+            const generic_head<R> h(call, o, token, head);
+            if (action == TROPE_TOKEN_ROTATE && (o.rotary_dim || o.norm.is_given)) {
                 h.rotate(own, of_token);
                 continue;
             }
@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
             h.pass(action);
         }
     }
-    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.position_source, call.plan.plan.status);
 }
 
 #endif

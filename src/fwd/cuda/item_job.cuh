@@ -1,36 +1,38 @@
 /* The work of a thread on its item of a register block, from load to store. */
-#ifndef TROPE_FWD_CUDA_LANE_JOB_CUH
-#define TROPE_FWD_CUDA_LANE_JOB_CUH
+#ifndef TROPE_FWD_CUDA_ITEM_JOB_CUH
+#define TROPE_FWD_CUDA_ITEM_JOB_CUH
 
 #include "fwd/cuda/find_coefficients.cuh"
 
 /* The template parameters of a kernel, and constants and types derived from them. IS_WIDE: strides, tokens and sequences
  * may need 64 bits, and there may be any number of operands and pairs. */
-template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
-    static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
+template <int OF_DTYPE, bool OF_VECTORS, int OF_POSITIONS, int OF_ANGLES, bool IS_WIDE> struct rotation {
+    static constexpr int DTYPE = OF_DTYPE, POSITIONS = OF_POSITIONS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
-    static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE ? 1 : OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : USUAL_PAIRS;
-    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
+    static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE           ? 1
+                                      : OF_POSITIONS == POSITIONS_GENERIC ? TROPE_MAX_PAIRS
+                                                                          : FAST_PAIRS;
+    static constexpr block_limit LIMIT = block_limits(OF_POSITIONS, IS_WIDE);
     static constexpr int HEADS = 1; /* the number of consecutive heads of a thread */
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
-    typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
+    typedef item_pairs<OF_DTYPE, OF_VECTORS> data;
     typedef std::conditional_t<IS_WIDE, int64_t, int32_t> index, stride;
-    typedef std::conditional_t<IS_WIDE, wide_call, usual_call> call;
+    typedef std::conditional_t<IS_WIDE, wide_call, narrow_call> call;
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH;
-    /* Whether all calls of the kernel rotate plainly (rotates_plainly in usual.cuh). */
-    static constexpr bool PLAIN = OF_ROWS != ROWS_FROM_TOKENS && OF_ROWS != ROWS_ANY;
-    static constexpr int ADDRESSES = OF_ROWS == ROWS_SEARCHED           ? ADDRESSES_SIMPLE
-                                     : OF_ROWS == ROWS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
-                                                                        : ADDRESSES_ANY;
+    static constexpr int PAIRS = data::WIDTH;
+    /* Whether all calls of the kernel take the fast path (rotates_fast in vector_calls.cuh). */
+    static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_FROM_TOKENS && OF_POSITIONS != POSITIONS_GENERIC;
+    static constexpr int ADDRESSES = OF_POSITIONS == POSITIONS_SEARCHED           ? ADDRESSES_SIMPLE
+                                     : OF_POSITIONS == POSITIONS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
+                                                                                  : ADDRESSES_GENERIC;
 };
 
-/* ---- the rotation of a lane ---- */
+/* ---- the rotation of an item ---- */
 
-/* The coefficients of a few pairs of a lane, which are loaded together. */
-template <class R> struct lane_coefficients {
+/* The coefficients of a few pairs of an item, which are loaded together. */
+template <class R> struct item_coefficients {
     static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     couples<R, TOGETHER> first, second;
 
@@ -38,7 +40,7 @@ template <class R> struct lane_coefficients {
      * coefficients. */
     __device__ __forceinline__ void load_from(const block_shape &shape, uint32_t place, bool own)
     {
-        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + place;
+        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared_memory + place;
         first = *(const couples<R, TOGETHER> *)from;
         second = first;
         if (own)
@@ -48,10 +50,10 @@ template <class R> struct lane_coefficients {
     /* Loads the coefficients of pairs e and e + 1. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
-        load_from(shape, place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e), own);
+        load_from(shape, place_of_couple<R>(shape, item.in_block, item.in_head, (uint32_t)e), own);
     }
 
-    /* Rounds as NATIVE does. It is for callers that need unrounded coefficients first, so that their plan says ONCE. */
+    /* Rounds as NATIVE does, for callers whose plan says ONCE because they need the unrounded coefficients first. */
     __device__ __forceinline__ void round(int32_t rounding)
     {
 #pragma unroll
@@ -61,7 +63,7 @@ template <class R> struct lane_coefficients {
         }
     }
 
-    /* Turns the matrix into its transpose, which rotates in the other direction. */
+    /* Transposes the matrix, which then rotates in the other direction. */
     __device__ __forceinline__ void transpose()
     {
 #pragma unroll
@@ -80,11 +82,12 @@ template <class R> struct lane_coefficients {
                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
     }
 
-    /* Returns M x of pair i, as forward computes it before a norm. The coefficients are those of backward, unrounded. */
+    /* Returns M x of pair i, as forward computes it before a norm. This object must have the unrounded coefficients of
+     * backward. */
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
     rotate_forward(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
     {
-        lane_coefficients c = *this;
+        item_coefficients c = *this;
         c.round(rounding);
         c.transpose();
         const auto u = c.rotate_one(rounding, x, i);
@@ -93,9 +96,9 @@ template <class R> struct lane_coefficients {
         return {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
     }
 
-    /* Rotates pairs e and e + 1 of a lane. */
-    template <bool INTERLEAVED, class LANE>
-    __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const
+    /* Rotates pairs e and e + 1 of an item. */
+    template <bool INTERLEAVED, class VALUES>
+    __device__ __forceinline__ void rotate(int32_t rounding, const VALUES &v, int e, typename R::real y[2][TOGETHER]) const
     {
         typedef typename R::real real;
 #pragma unroll
@@ -118,18 +121,18 @@ __device__ __forceinline__ typename R::real accumulated(int32_t rounding, typena
 
 /* Adds old_dst to the results of a few pairs. */
 template <class R>
-__device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane &old_dst, int e,
-                                       typename R::real y[2][lane_coefficients<R>::TOGETHER])
+__device__ __forceinline__ void add_to(int32_t rounding, const typename R::data &old_dst, int e,
+                                       typename R::real y[2][item_coefficients<R>::TOGETHER])
 {
 #pragma unroll
-    for (int i = 0; i < 2 * lane_coefficients<R>::TOGETHER; i++) {
-        const int which = i / lane_coefficients<R>::TOGETHER, pair = i % lane_coefficients<R>::TOGETHER;
+    for (int i = 0; i < 2 * item_coefficients<R>::TOGETHER; i++) {
+        const int which = i / item_coefficients<R>::TOGETHER, pair = i % item_coefficients<R>::TOGETHER;
         y[which][pair] = accumulated<R>(rounding, old_dst.template of_pair<false>(e + pair, which), y[which][pair]);
     }
 }
 
-/* Returns an element that passes through, as a term of a sum. The addition gives a NaN in fp32 the bits that arithmetic
- * would give it. */
+/* Returns an element that passes through, as a term of a sum. The addition gives an fp32 NaN the same bits as other
+ * arithmetic does. */
 __device__ __forceinline__ float term_of(float x)
 {
     return trope_add(x, -0.0f);
@@ -144,27 +147,27 @@ __device__ __forceinline__ double term_of(double x)
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
 {
     typedef typename elements<DTYPE>::real real;
-    return action == TROPE_ROW_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
+    return action == TROPE_TOKEN_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
 }
 
 /* The item of a thread, from load to store. */
-template <class R> struct lane_job {
+template <class R> struct item_job {
     block_item item;
-    block_row<typename R::index> row;
-    typename R::lane v;
-    char *to;   /* with PLAIN, it is found early, which frees the registers with its terms */
+    block_token<typename R::index> token;
+    typename R::data v;
+    char *to;   /* with ALWAYS_FAST, it is computed early, which frees the registers of its terms */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
-    lane_job() = default;
+    item_job() = default;
 
-    /* of_row is the token's index in the block, unless consecutive threads have consecutive tokens. */
-    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
-                                        uint32_t of_row)
+    /* in_block is the token's index in the block, unless consecutive threads have consecutive tokens. */
+    __device__ __forceinline__ item_job(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+                                        uint32_t in_block)
     {
         if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
-            find<ADDRESSES_SIMPLE>(call, first_row, rows, of_row);
+            find<ADDRESSES_SIMPLE>(call, first_token, tokens, in_block);
         else
-            find<R::ADDRESSES>(call, first_row, rows, of_row);
+            find<R::ADDRESSES>(call, first_token, tokens, in_block);
         to = NULL;
     }
 
@@ -178,22 +181,22 @@ template <class R> struct lane_job {
         return find_src<R::ADDRESSES>(call, head);
     }
 
-    /* Must follow await_previous(). */
+    /* Call this after await_previous(). */
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         v.load(from, from + segment(call).src.second);
     }
 
-    /* Must follow the waits for all small loads, because it has branches. */
+    /* Call this after the waits for all small loads, because it may have branches. */
     __device__ __forceinline__ void prepare(const typename R::call &call)
     {
-        if (R::PLAIN)
+        if (R::ALWAYS_FAST)
             to = find_to(call);
     }
 
     __device__ __forceinline__ void store(const typename R::call &call) const
     {
-        char *const at = R::PLAIN ? to : find_to(call);
+        char *const at = R::ALWAYS_FAST ? to : find_to(call);
         v.store(at, at + segment(call).dst.second);
     }
 
@@ -206,25 +209,25 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
+        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, token, item.head, item.in_head);
     }
 
-    /* Returns whether rotate_usually can finish the item: it rotates, rounds once and does not accumulate, and both
+    /* Returns whether rotate_fast can finish the item: it rotates, rounds once and does not accumulate, and both
      * elements of each pair have the same coefficients. */
-    __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
+    __device__ __forceinline__ bool is_fast(const typename R::call &call, int32_t action, bool own) const
     {
-        return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
+        return action == TROPE_TOKEN_ROTATE && (R::ALWAYS_FAST ? segment(call).rotates : segment(call).is_fast) && !own;
     }
 
     /* INTERLEAVED: src and dst are interleaved, and the vectors stay interleaved. */
-    template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
+    template <bool INTERLEAVED> __device__ __forceinline__ void rotate_fast(const typename R::call &call)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
         if (!INTERLEAVED && call.plan.plan.interleaved_src)
             v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
+            item_coefficients<R> c;
             typename R::real y[2][TOGETHER];
             c.load(call.shape, item, e, false);
             c.template rotate<INTERLEAVED>(TROPE_ROUND_ONCE, v, e, y);
@@ -235,16 +238,17 @@ template <class R> struct lane_job {
         store(call);
     }
 
-    /* Rotates by any rule. `own`: the elements of a pair may have different coefficients. */
-    __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::lane &old_dst)
+    /* Rotates with any rounding, and adds old_dst if the segment accumulates. `own`: the elements of a pair may have
+     * different coefficients. */
+    __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::data &old_dst)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
         const trope_plan &plan = call.plan.plan;
         if (plan.interleaved_src)
             v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
+            item_coefficients<R> c;
             typename R::real y[2][TOGETHER];
             c.load(call.shape, item, e, own);
             c.template rotate<false>(plan.rounding, v, e, y);
@@ -256,9 +260,9 @@ template <class R> struct lane_job {
             v.join();
     }
 
-    __device__ __forceinline__ void add_unrotated(const typename R::lane &old_dst)
+    __device__ __forceinline__ void add_unrotated(const typename R::data &old_dst)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        constexpr int TOGETHER = item_coefficients<R>::TOGETHER;
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
             typename R::real y[2][TOGETHER];
@@ -270,23 +274,23 @@ template <class R> struct lane_job {
         }
     }
 
-    /* Finishes all other items: copies, padding, sums, and rotation by any rule. Copied elements of padding keep their
-     * places in the head, whatever the pairings are. */
+    /* Finishes all other items: copies, padding, sums, and rotations with rare options. Copied elements of padding keep
+     * their places in the head, with any pairings. */
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
-                   adds = !R::PLAIN && s.accumulate;
-        if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
+        const bool rotates = action == TROPE_TOKEN_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
+                   adds = !R::ALWAYS_FAST && s.accumulate;
+        if (fills ? action == TROPE_TOKEN_ZERO && adds : !rotates && s.in_place)
             return; /* dst already has the result */
-        if (R::PLAIN) {
+        if (R::ALWAYS_FAST) {
             if (fills)
                 v.fill(filling_of<R::DTYPE>(action));
             return store(call);
         }
         const block_tensor<typename R::stride> dst = rotates ? s.dst : unrotated_dst(s);
         char *const at = find_dst(call, dst);
-        typename R::lane old_dst;
+        typename R::data old_dst;
         if (adds) {
             old_dst.load(at, at + dst.second);
             if (rotates && call.plan.plan.interleaved_dst)
@@ -298,27 +302,27 @@ template <class R> struct lane_job {
             rotate(call, own, old_dst);
         else if (adds)
             add_unrotated(old_dst);
-        if (!rotates && adds && s.is_odd && item.lane == 0) /* lane 0's second vector is another lane's first */
+        if (!rotates && adds && s.is_odd && item.in_head == 0) /* item 0's second vector is another item's first */
             v.store_first(at);
         else
             v.store(at, at + dst.second);
     }
 
     /* Sets the item to number i of a segment's items. */
-    __device__ __forceinline__ void take_lane(const typename R::segment &s, uint32_t i)
+    __device__ __forceinline__ void take_item(const typename R::segment &s, uint32_t i)
     {
-        item.head = trope_divide(&s.lanes, i);
-        item.lane = i - item.head * s.lanes.divisor;
+        item.head = trope_divide(&s.head_items, i);
+        item.in_head = i - item.head * s.head_items.divisor;
     }
 
   private:
     template <int ADDRESSES>
-    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows,
-                                         uint32_t of_row)
+    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_token, uint32_t tokens,
+                                         uint32_t in_block)
     {
-        item = find_item<!R::VECTORS, ADDRESSES>(call, rows, of_row);
+        item = find_item<!R::VECTORS, ADDRESSES>(call, tokens, in_block);
         item.head *= R::HEADS;
-        row = find_row<ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
+        token = find_token<ADDRESSES, typename R::index>(call.shape, first_token + (typename R::index)item.in_block);
         from = segment(call).src.base;
         if (item.present)
             from = find_src<ADDRESSES>(call, item.head);
@@ -327,7 +331,7 @@ template <class R> struct lane_job {
     template <int ADDRESSES> __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
     {
         const typename R::segment &s = segment(call);
-        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, row, head, item.lane));
+        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, token, head, item.in_head));
     }
 };
 
