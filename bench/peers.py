@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import types
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
@@ -842,6 +843,60 @@ def _flashinfer_ways():
     return [Way("flashinfer", "flashinfer", ("rope", "thd"), apply, autograd=False, directions=("forward",))]
 
 
+# JAX: XLA compiles MaxText's formula, or calls trope. Tensors go there and back by DLPack, which lets streams wait.
+
+
+def _in_jax(function):
+    """Returns the function of a Way. `function` gets the problem, its options that are arrays, cos, sin and the tensors."""
+    import jax
+
+    def of(x):
+        x = x.to(torch.int32) if x.dtype == torch.int64 else x  # JAX has no 64 bits by default
+        return jax.dlpack.from_dlpack(x.detach().contiguous())
+
+    def call(p, *tensors):
+        arrays = {name: of(x) for name, x in p.options.items() if isinstance(x, torch.Tensor)}
+        results = function(p, arrays, of(p.cos[..., None, :]), of(p.sin[..., None, :]), *map(of, tensors))
+        return tuple(torch.from_dlpack(y) for y in results)
+
+    return call
+
+
+def _jax_ways():
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    from trope.jax import rotate
+
+    @functools.lru_cache(maxsize=4)
+    def compiled(p, backward, is_trope):
+        others = {name: x for name, x in p.options.items() if not isinstance(x, torch.Tensor)}
+
+        def by_formula(x, cos, sin):
+            first, second = jax.numpy.split(x, 2, -1)
+            return x * cos + jax.numpy.concatenate((-second, first), -1) * sin
+
+        def forward(arrays, cos, sin, *tensors):
+            if is_trope:
+                return _tuple(rotate(*tensors, **arrays, **others))
+            return tuple(by_formula(x, cos, sin) for x in tensors)
+
+        def transposed(arrays, cos, sin, *gradients):  # all inputs have the shapes of the results
+            return jax.vjp(lambda *x: forward(arrays, cos, sin, *x), *map(jax.numpy.zeros_like, gradients))[1](gradients)
+
+        return jax.jit(transposed if backward else forward)
+
+    def way(name, kinds, is_trope):
+        calls = [
+            _in_jax(lambda p, *arguments, backward=backward: compiled(p, backward, is_trope)(*arguments))
+            for backward in (False, True)
+        ]
+        return Way("jax", name, kinds, *calls, autograd=False)
+
+    kinds = ("rope", "mrope", "thd")
+    return [way("jax, trope.jax", kinds, True), way("jax, XLA's code", kinds, False)]
+
+
 PEERS = {  # unsloth comes last because its import changes torch and transformers
     "transformer_engine": ("transformer_engine", _transformer_engine_ways),
     "apex": ("fused_rotary_positional_embedding", _apex_ways),
@@ -850,6 +905,7 @@ PEERS = {  # unsloth comes last because its import changes torch and transformer
     "quack": ("quack", _quack_ways),
     "megatron": ("megatron", _megatron_ways),
     "axolotl": ("axolotl", _axolotl_ways),
+    "jax": ("jax", _jax_ways),
     "flashinfer": ("flashinfer", _flashinfer_ways),
     "unsloth": ("unsloth", _unsloth_ways),
 }

@@ -5,6 +5,7 @@ install(TARGETS trope EXPORT trope
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES include/trope/trope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trope)
 install(FILES LICENSE README.md CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES third_party/xla/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME LICENSE.xla) # of src/api/xla.c
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.svg)
 # Only the wheel (pyproject.toml) installs this component. The component is a single file, because a wheel cannot contain
 # symbolic links.

@@ -7,6 +7,7 @@ option(TROPE_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_INSTALL "Install the library, its header and its package files" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_WERROR "Treat warnings as errors" OFF)
 set(TROPE_PYTHON "" CACHE FILEPATH "Interpreter for the Python package's tests (empty: .venv's, or else any Python 3)")
+set(TROPE_JAX_PYTHON "" CACHE FILEPATH "Interpreter for trope.jax's tests (empty: .venv-jax's, or else TROPE_PYTHON's)")
 set(TROPE_SANITIZE "" CACHE STRING "Sanitizers to build everything with, such as address,undefined")
 option(TROPE_FUZZ "Build everything for libFuzzer, and the fuzz targets; with clang, and best with TROPE_SANITIZE" OFF)
 

@@ -577,6 +577,13 @@ TROPE_API const char *trope_info(void);
 TROPE_API size_t trope_sizeof(const char *struct_name);
 TROPE_API int64_t trope_offsetof(const char *struct_name, const char *field);
 
+/* The handler of XLA's custom call "trope_rotate", which trope.jax makes. It takes the structs of a
+ * call in the attribute `call`, and the arrays as buffers, on the CPU or on XLA's stream. It checks
+ * all of them, and makes one call. XLA's c_api.h (API 0.4) declares the types. */
+struct XLA_FFI_CallFrame;
+struct XLA_FFI_Error;
+TROPE_API struct XLA_FFI_Error *trope_xla_rotate(struct XLA_FFI_CallFrame *call_frame);
+
 #ifdef __cplusplus
 }
 #endif

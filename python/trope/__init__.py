@@ -4,8 +4,8 @@
 
 The functions take arrays of NumPy, PyTorch, JAX (on the CPU), CuPy, and of any library that has the array interface or
 DLPack. trope.torch is the interface for PyTorch, with autograd, torch.compile and CUDA graphs. trope.rotate calls it for
-torch tensors. trope.transformer_engine, trope.apex, trope.flash_attn and trope.liger are drop-in modules: they keep the
-names of the libraries that they replace.
+torch tensors. trope.jax is the interface for JAX, with jit, grad, vmap and sharding. trope.transformer_engine, trope.apex,
+trope.flash_attn and trope.liger are drop-in modules: they keep the names of the libraries that they replace.
 
 Importing trope needs neither NumPy nor PyTorch nor a GPU.
 """

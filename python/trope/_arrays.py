@@ -162,6 +162,9 @@ def describe(x, argument):
     if interface is not None:
         return _by_interface(x, interface, "cuda", argument)
     if hasattr(x, "__dlpack__"):
+        jax = sys.modules.get("jax")
+        if jax is not None and isinstance(x, jax.core.Tracer):
+            raise Error("%s is traced by JAX and has no values yet: use trope.jax.rotate" % argument, argument)
         if hasattr(x, "is_neg") and x.is_neg():  # PyTorch negates lazily: values in memory have the other sign
             raise Error("%s is a tensor that is negated lazily: pass its resolve_neg()" % argument, argument)
         return _by_dlpack(x, argument)

@@ -41,6 +41,18 @@ void trope_expand_ids(trope_args *args);
  * overlaps itself or other memory of the call, except that dst may be src. Layouts must have been expanded. */
 trope_status trope_validate_memory(const char *function, const trope_call *call, int backward);
 
+/* Memory at an address. */
+typedef struct trope_buffer {
+    const void *base;
+    int64_t bytes;
+} trope_buffer;
+
+/* For callers whose numbers are not trusted: validates that each array and struct of the call begins at the base of one of
+ * the buffers and ends where the buffer ends, and that each tensor has as many elements as its buffer. Layouts must have
+ * been expanded. */
+trope_status trope_validate_buffers(const char *function, const trope_call *call, int backward, const trope_buffer *buffers,
+                                    int count);
+
 /* The same for trope_positions: validates the memory of position_ids, start_positions, cu_seqlens and the results.
  * `callers` points to the caller's args. */
 trope_status trope_validate_position_memory(const char *function, const trope_args *args, const trope_args *callers,

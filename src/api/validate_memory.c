@@ -292,22 +292,63 @@ static trope_status check_pairs(const char *function, const memory_list *list)
     return TROPE_OK;
 }
 
-trope_status trope_validate_memory(const char *function, const trope_call *call, int backward)
+static trope_status list_call(const char *function, const trope_call *call, int backward, memory_list *list)
 {
     const trope_args *a = &call->args;
-    memory_list list;
-    list.count = 0;
+    list->count = 0;
     for (int i = 0; i < a->operand_count && a->tokens > 0; i++)
-        CHECK(list_operand(function, a, i, backward, &list));
-    CHECK(list_table(function, a, "freqs", a->freqs, &list));
-    CHECK(list_table(function, a, "cos", a->cos, &list));
-    CHECK(list_table(function, a, "sin", a->sin, &list));
-    CHECK(list_indices(function, a, &list));
-    CHECK(list_host(function, call, &list));
-    CHECK(list_results(function, a, backward, &list));
-    if (a->norms)
-        CHECK(list_norms(function, call, &list));
+        CHECK(list_operand(function, a, i, backward, list));
+    CHECK(list_table(function, a, "freqs", a->freqs, list));
+    CHECK(list_table(function, a, "cos", a->cos, list));
+    CHECK(list_table(function, a, "sin", a->sin, list));
+    CHECK(list_indices(function, a, list));
+    CHECK(list_host(function, call, list));
+    CHECK(list_results(function, a, backward, list));
+    return a->norms ? list_norms(function, call, list) : TROPE_OK;
+}
+
+trope_status trope_validate_memory(const char *function, const trope_call *call, int backward)
+{
+    memory_list list;
+    CHECK(list_call(function, call, backward, &list));
     return check_pairs(function, &list);
+}
+
+static const trope_buffer *buffer_of(const memory *m, const trope_buffer *buffers, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (m->region.base == buffers[i].base)
+            return &buffers[i];
+    return NULL;
+}
+
+/* Returns whether the region has as many elements as a buffer of this size. An expanded tensor has more. */
+static int has_bytes(const trope_region *r, int64_t bytes)
+{
+    int64_t product = r->element_size;
+    for (int d = 0; d < TROPE_MAX_DIMS; d++)
+        if (__builtin_mul_overflow(product, r->size[d], &product))
+            return 0;
+    return product == bytes;
+}
+
+trope_status trope_validate_buffers(const char *function, const trope_call *call, int backward, const trope_buffer *buffers,
+                                    int count)
+{
+    memory_list list;
+    CHECK(list_call(function, call, backward, &list));
+    for (int i = 0; i < list.count; i++) {
+        const memory *m = &list.entries[i];
+        const trope_buffer *buffer = buffer_of(m, buffers, count);
+        REQUIRE(buffer, TROPE_ERROR_ARGUMENT, "%s is in none of the buffers", name_of(m).text);
+        REQUIRE(m->first == 0 && m->last == buffer->bytes - 1, TROPE_ERROR_ARGUMENT,
+                "%s reaches from byte %lld to byte %lld of a buffer of %lld bytes, and must fill it", name_of(m).text,
+                (long long)m->first, (long long)m->last, (long long)buffer->bytes);
+        REQUIRE(m->operand < 0 || has_bytes(&m->region, buffer->bytes), TROPE_ERROR_ARGUMENT,
+                "%s has another number of elements than its buffer of %lld bytes", name_of(m).text,
+                (long long)buffer->bytes);
+    }
+    return TROPE_OK;
 }
 
 trope_status trope_validate_position_memory(const char *function, const trope_args *a, const trope_args *callers,

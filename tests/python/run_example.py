@@ -12,7 +12,8 @@ from run_pytest import SKIPPED, lacks
 
 
 def run(name, modules, *command):
-    if lacks(name, modules.split(","), "torch"):
+    modules = modules.split(",")
+    if lacks(name, modules, "jax" if "jax" in modules else "torch"):
         return SKIPPED
     os.execv(sys.executable, [sys.executable, *command])
 

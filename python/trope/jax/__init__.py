@@ -1,0 +1,148 @@
+"""trope for JAX: jax.jit, jax.grad (of any order), jax.vmap, arrays that are split over devices; on the CPU and on CUDA.
+
+    q, k = trope.jax.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
+
+It needs jax 0.11 or later. The arrays among the options may be traced. Errors of shapes, dtypes and options are raised when
+a call is traced. Values of indices can only be checked when it runs. On the CPU, wrong values are an error of JAX's runtime.
+On CUDA, they give NaN.
+
+In jitted code a call writes its results to the memory of its tensors, if nothing else reads them. XLA copies the tensors
+first if something does, such as the caller of a jitted function that does not donate them.
+
+`norms` takes a trope.Norm for each tensor. The weights of the norms have gradients too. An `inv_freq` that is a jax array
+has a gradient: the call then reads a table that is made from it. Tables of cos and sin have none: pass freqs instead. Forward
+mode (jax.jvp, jax.jacfwd, jax.hessian) is not supported: use jax.grad and jax.jacrev.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Tuple, overload
+
+import jax
+import numpy
+
+try:
+    from jax.experimental.hijax import HiPrim as _HiPrim  # noqa: F401
+except ImportError:
+    raise ImportError("trope.jax needs jax 0.11 or later, and this is %s" % jax.__version__) from None
+
+from .._errors import Error  # noqa: E402
+from .._norms import count_heads, refuse_norm, resolve_norms  # noqa: E402
+from .._options import ARRAYS, DEFAULTS, Options, document  # noqa: E402
+from .._spec import DIMS, resolve  # noqa: E402
+from .._values import integer, shown  # noqa: E402
+from . import _sharding  # noqa: E402
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["rotate"]
+
+
+def _as_array(x, name):
+    """Returns a jax array. NumPy arrays become constants."""
+    if isinstance(x, (jax.Array, numpy.ndarray)):
+        return jax.numpy.asarray(x)
+    raise Error("%s must be a jax array, not %s" % (name, type(x).__name__), name)
+
+
+def _refuse_options(options):
+    if options.get("status") is not None:
+        message = "status is an array that the call writes, and a jax array cannot be written: leave it out"
+        raise Error(message, "status")
+    if options.get("accumulate"):
+        raise Error("accumulate is for rotate_backward with out, which it adds to: add the gradients", "accumulate")
+
+
+def _resolve(tensors, options, max_position):
+    """Returns the Spec, the Side, and the norms' weights (or None) of each tensor."""
+    if not tensors:
+        raise Error("tensors: none is given", "tensors")
+    tensors = [_as_array(x, "tensors[%d]" % i) for i, x in enumerate(tensors)]
+    _refuse_options(options)
+    norms = options.pop("norms", None)
+    for name in ARRAYS:
+        if options.get(name) is not None:
+            options[name] = _as_array(options[name], name)
+    if max_position is not None:
+        integer(max_position, "max_position", 1)
+        if not isinstance(options.get("inv_freq"), jax.Array):
+            raise Error("max_position is for an inv_freq that is a jax array, which has a gradient", "max_position")
+    if isinstance(options.get("inv_freq"), jax.Array):
+        table = _table_of(options["inv_freq"], tensors[0], max_position, options)
+        options = dict(options, inv_freq=None, freqs=table, angle_columns="pair")
+    spec, side = resolve(tensors, options)
+    if norms is None:
+        return tensors, spec, side, ()
+    spec, weights = resolve_norms(spec, tensors, norms, refuse_norm)
+    weights = [_weight(spec, i, tensors[i], weight) for i, weight in enumerate(weights)]
+    return tensors, spec, side, weights
+
+
+def _weight(spec, i, x, weight):
+    """Returns the weight of a norm, with a dimension for groups and heads if each head has weights of its own."""
+    name = "norms[%d].weight" % i
+    settings = spec.norms[i]
+    if settings.group:
+        raise Error("norms[%d].process_group is for trope.torch: jax arrays are split by their sharding" % i, name)
+    if weight is None:
+        return None
+    weight = _as_array(weight, name)
+    dims, heads, head_dim = DIMS[spec.layout], count_heads(spec.layout, x.shape), x.shape[-1]
+    sizes = (heads,) if dims.groups is None else (x.shape[dims.groups], x.shape[dims.heads])
+    if weight.shape in ((heads, head_dim), (heads * head_dim,)) and weight.shape != (head_dim,):
+        return weight.reshape(*sizes, head_dim)
+    return weight
+
+
+def _table_of(inv_freq, x, max_position, options):
+    """Returns freqs [positions, pairs], through which inv_freq gets its gradient."""
+    for name in ("freqs", "cos", "sin", "angle_columns"):
+        if options.get(name) is not None:
+            raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
+    if options.get("out_of_range", DEFAULTS["out_of_range"]) != DEFAULTS["out_of_range"]:
+        message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
+        raise Error(message % (options["out_of_range"],), "out_of_range")
+    if inv_freq.dtype not in (jax.numpy.float32, jax.numpy.float64):
+        message = (
+            "inv_freq has dtype %s, in which a position in the thousands is rotated by a wrong angle: keep it in float32"
+        )
+        raise Error(message % inv_freq.dtype, "inv_freq")
+    if inv_freq.ndim != 1:
+        raise Error("inv_freq has shape %s, and must be [rotary_dim / 2]" % list(inv_freq.shape), "inv_freq")
+    if max_position is None:
+        for name in ("position_ids", "start_positions"):
+            if options.get(name) is not None:
+                message = (
+                    "max_position is missing: with an inv_freq that is a jax array, and %s, it says how many rows the"
+                    " table of angles needs, one more than the largest position"
+                )
+                raise Error(message % name, "max_position")
+        layout, cp_size = options.get("layout"), options.get("cp_size")
+        known = isinstance(layout, str) and layout in DIMS and x.ndim == len(layout)
+        tokens = x.shape[DIMS[layout].tokens] if known else 1
+        max_position = tokens * (1 if cp_size is None else integer(cp_size, "cp_size", 1))
+    positions = jax.numpy.arange(max_position, dtype=inv_freq.dtype)
+    table = positions[:, None] * inv_freq
+    return table if x.dtype == jax.numpy.float64 else table.astype(jax.numpy.float32)
+
+
+@overload
+def rotate(x: Any, /, *, max_position: int | None = None, **options: Unpack[Options]) -> jax.Array: ...
+@overload
+def rotate(
+    x: Any, y: Any, /, *more: Any, max_position: int | None = None, **options: Unpack[Options]
+) -> Tuple[jax.Array, ...]: ...
+def rotate(*tensors, max_position=None, **options):
+    is_learned = isinstance(options.get("inv_freq"), jax.Array) and options.get("freqs") is None
+    try:
+        results = _sharding.rotate(*_resolve(tensors, options, max_position))
+    except Error as error:
+        if not is_learned:
+            raise
+        text = str(error).replace("the number of rows of freqs", "max_position")
+        raise Error(text, error.argument, error.status).renamed({"freqs": "inv_freq"}) from None
+    return results[0] if len(tensors) == 1 else tuple(results)
+
+
+document(rotate, "Rotates all tensors in one call: y = M x for each pair.")

@@ -1,0 +1,120 @@
+"""What trope.jax.rotate refuses, in the words of its caller: when it is called or traced, and before anything runs."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import jax_cases
+from jax_cases import CASES, increasing, random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import trope
+import trope.jax
+
+X, KEY = random(1, 2, 7, 4, 16), random(2, 2, 7, 2, 16)
+HALF = CASES["bshd"][1]
+TABLE = dict(layout="bshd", pairing="half", freqs=jax_cases.freqs_table(11, 8), angle_columns="pair")
+PACKED = CASES["packed"][1]
+INV_FREQ = jnp.array(jax_cases.frequencies(16).inv_freq, jnp.float32)
+
+# The tensors, the options, the argument that the error names, and a part of its text.
+REFUSED = {
+    "no tensor": ((), HALF, "tensors", "none is given"),
+    "a list": (([1.0, 2.0],), HALF, "tensors[0]", "must be a jax array, not list"),
+    "a list of ids": ((X,), dict(HALF, position_ids=[0, 1]), "position_ids", "must be a jax array, not list"),
+    "a shape": ((X[0],), HALF, "tensors[0]", "which is not ['b', 's', 'h', 'd']"),
+    "another batch": ((X, KEY[:1]), HALF, "tensors[1]", "with batch 1 where 2 is needed"),
+    "another dtype": ((X, KEY.astype("float16")), HALF, "tensors[1]", "must have one dtype"),
+    "integers": ((X.astype("int32"),), HALF, "tensors[0]", "has dtype int32"),
+    "no layout": ((X,), dict(HALF, layout=None), "layout", "is missing"),
+    "no pairing": ((X,), {n: v for n, v in HALF.items() if n != "pairing"}, "pairing", "is missing"),
+    "an unknown option": ((X,), dict(HALF, interleave=True), "interleave", "has no argument interleave"),
+    "no angles": ((X,), dict(HALF, inv_freq=None), "inv_freq", "the angles are missing"),
+    "two sources of angles": ((X,), dict(TABLE, inv_freq=HALF["inv_freq"]), "inv_freq", "beside a table"),
+    "cos alone": ((X,), dict(HALF, inv_freq=None, cos=TABLE["freqs"], angle_columns="pair"), "sin", "is missing"),
+    "columns": ((X,), dict(TABLE, angle_columns="half"), "rotary_dim", "covers 8 of the 16 elements"),
+    "a narrow table": ((X,), dict(TABLE, rotary_dim=8), "freqs", "has 8 columns"),
+    "rows": ((X,), dict(TABLE, freqs=TABLE["freqs"][:6]), "freqs", "the number of rows of freqs (6) must be more than"),
+    "an odd window": ((X,), dict(HALF, rotary_dim=15), "rotary_dim", "must be even"),
+    "a window outside": ((X,), dict(HALF, rotary_offset=1), "rotary_offset", "is too large"),
+    "ids of other tokens": ((X,), dict(HALF, position_ids=np.zeros(6, "int32")), "position_ids", "7 tokens"),
+    "ids of floats": ((X,), dict(HALF, position_ids=np.zeros(7, "float32")), "position_ids", "must be int32 or int64"),
+    "ids and starts": (
+        (X,), dict(HALF, position_ids=np.zeros(7, "int32"), start_positions=increasing(0, 1)), "start_positions", "one of"),
+    "cu_seqlens of a batch": ((X,), dict(HALF, cu_seqlens=increasing(0, 7)), "cu_seqlens", "batch 2"),
+    "padding alone": ((X[0],), dict(HALF, layout="thd", padding="zero"), "padding", "cu_seqlens is missing"),
+    "a padded array without policy": (
+        (random(1, 9, 4, 16),), dict(PACKED, cu_seqlens_padded=increasing(0, 4, 4, 9)), "padding", "is missing"),
+    "cp without layout": ((X,), dict(HALF, cp_size=2, cp_rank=0), "cp_layout", "is missing"),
+    "status": ((X,), dict(HALF, status=np.zeros(1, "int32")), "status", "a jax array cannot be written"),
+    "accumulate": ((X,), dict(HALF, accumulate=True), "accumulate", "add the gradients"),
+    "norms for another number": ((X, KEY), dict(HALF, norms=[trope.Norm(eps=1e-5)]), "norms", "1 entries for 2"),
+    "a norm that is none": ((X,), dict(HALF, norms=[1.0]), "norms[0]", "must be a trope.Norm or None"),
+    "a weight of another size": (
+        (X,), dict(HALF, norms=trope.Norm(random(1, 15), eps=1e-5)), "norms[0].weight", "must be [head_dim]"),
+    "a weight that is a list": ((X,), dict(HALF, norms=trope.Norm([1.0] * 16, eps=1e-5)), "norms[0].weight", "jax array"),
+    "a rounding of a norm": (
+        (X,), dict(HALF, norms=trope.Norm(random(1, 16), eps=1e-5, rounding="twice")), "norms[0].rounding", "'once'"),
+    "shared heads with a norm": ((X,), dict(HALF, shared_heads=2, norms=trope.Norm(eps=1e-5)), "norms[0]", "cannot have a norm"),
+    "a learned inv_freq of bf16": ((X,), dict(HALF, inv_freq=INV_FREQ.astype("bfloat16")), "inv_freq", "float32"),
+    "a learned inv_freq of two dimensions": ((X,), dict(HALF, inv_freq=INV_FREQ[None]), "inv_freq", "[rotary_dim / 2]"),
+    "a learned inv_freq that is narrow": ((X,), dict(HALF, inv_freq=INV_FREQ[:7]), "rotary_dim", "inv_freq covers 14"),
+    "a learned inv_freq with ids": (
+        (X,), dict(HALF, inv_freq=INV_FREQ, position_ids=np.zeros(7, "int32")), "max_position", "is missing"),
+    "a learned inv_freq beside a table": ((X,), dict(TABLE, inv_freq=INV_FREQ), "inv_freq", "beside freqs"),
+    "a learned inv_freq with few positions": (
+        (X,), dict(HALF, inv_freq=INV_FREQ, max_position=6), "inv_freq", "max_position (6) must be more than"),
+    "a learned inv_freq with a range": (
+        (X,), dict(HALF, inv_freq=INV_FREQ, out_of_range="clamp"), "inv_freq", "it is for tables"),
+    "max_position alone": ((X,), dict(HALF, max_position=7), "max_position", "that is a jax array"),
+}  # fmt: skip
+ARGUMENT = {"a learned inv_freq with a range": "out_of_range"}
+
+
+@pytest.mark.parametrize("way", ["eager", "jit", "grad"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name, way):
+    tensors, options, argument, text = REFUSED[name]
+    if not all(isinstance(x, np.ndarray) for x in tensors):
+        way = "eager"  # jit takes arrays alone
+    rotate = lambda *tensors: trope.jax.rotate(*tensors, **options)  # noqa: E731
+    if way == "jit":
+        rotate = jax.jit(rotate)
+    if way == "grad" and tensors and tensors[0].dtype == "float32":
+        rotate = jax.grad(lambda *tensors: jax.tree.leaves(trope.jax.rotate(*tensors, **options))[0].sum())
+    with pytest.raises(trope.Error) as caught:
+        rotate(*tensors)
+    assert caught.value.argument == ARGUMENT.get(name, argument)
+    assert text in str(caught.value)
+
+
+def test_f64_tables_are_for_f64_tensors():
+    with jax.enable_x64(True):
+        with pytest.raises(trope.Error, match="^freqs has dtype float64"):
+            trope.jax.rotate(X, **dict(TABLE, freqs=TABLE["freqs"].astype("float64")))
+
+
+def test_the_signature_and_the_help_list_the_options():
+    assert "position_ids" in trope.jax.rotate.__doc__ and "max_position" in trope.jax.rotate.__doc__
+    assert pickle.loads(pickle.dumps(trope.jax.rotate)) is trope.jax.rotate
+
+
+def test_the_programs_of_the_documentation_run():
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "python.md")
+    with open(page, encoding="utf-8") as file:
+        blocks = [block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S) if "trope.jax" in block]
+    assert len(blocks) == 1
+    names: dict = {}
+    exec(blocks[0], names)
+    assert names["q"].shape == (2, 16, 8, 64) and names["q"].dtype == "bfloat16"
+
+
+def test_importing_trope_does_not_import_jax():
+    code = "import trope, sys; assert 'jax' not in sys.modules; import trope.jax; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
