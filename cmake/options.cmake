@@ -30,6 +30,8 @@ endif()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(TROPE_X86 ON)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(TROPE_ARM64 ON)
 endif()
 
 # CUDA. AUTO builds the backend if it finds a CUDA compiler.

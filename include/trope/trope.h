@@ -95,7 +95,13 @@ enum { TROPE_I32 = 1, TROPE_I64 = 2 };
 enum { TROPE_DEVICE_CPU = 1, TROPE_DEVICE_CUDA = 2, TROPE_DEVICE_AUTO = 3 };
 /* The CPU's instruction set. AUTO picks the best one that the CPU has. All of them give the same
  * bits, except for the payloads of NaNs in f64. */
-enum { TROPE_ISA_AUTO = 0, TROPE_ISA_PORTABLE = 1, TROPE_ISA_AVX2 = 2, TROPE_ISA_AVX512 = 3 };
+enum {
+    TROPE_ISA_AUTO = 0,
+    TROPE_ISA_PORTABLE = 1,
+    TROPE_ISA_AVX2 = 2,
+    TROPE_ISA_AVX512 = 3,
+    TROPE_ISA_NEON = 4 /* every aarch64 CPU has it */
+};
 /* The layout of a tensor. The letters are its dimensions, outermost first: s(equence), b(atch),
  * h(ead), d(im), t(oken of a packed stream). A tensor in one of the first four layouts is
  * contiguous, with groups outside heads, and its stride fields must be 0. THD requires batch 1.

@@ -34,7 +34,7 @@ const char *trope_info(void)
 {
     static _Thread_local char text[1024];
     char devices[512], sets[64] = "";
-    for (int32_t isa = TROPE_ISA_AVX512; isa >= TROPE_ISA_PORTABLE; isa--) {
+    for (int32_t isa = TROPE_ISA_NEON; isa >= TROPE_ISA_PORTABLE; isa--) {
         const trope_token_kernels *kernels = trope_find_token_kernels(isa);
         if (kernels)
             snprintf(sets + strlen(sets), sizeof sets - strlen(sets), " %s", kernels->name);

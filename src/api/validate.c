@@ -34,7 +34,7 @@ static trope_status require_zero(const char *function, const char *name, int64_t
 static trope_status validate_enums(const char *function, const trope_args *a)
 {
     CHECK(require_between(function, "device", a->device, TROPE_DEVICE_CPU, TROPE_DEVICE_AUTO));
-    CHECK(require_between(function, "isa", a->isa, 0, TROPE_ISA_AVX512));
+    CHECK(require_between(function, "isa", a->isa, 0, TROPE_ISA_NEON));
     CHECK(require_between(function, "dtype", a->dtype, TROPE_F32, TROPE_F64));
     CHECK(require_between(function, "rounding", a->rounding, 0, TROPE_ROUND_NATIVE_F32));
     const int32_t pairing = trope_rotates(a) ? TROPE_PAIRING_HALF : 0;

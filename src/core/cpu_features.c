@@ -14,6 +14,9 @@ int trope_cpu_has(int32_t isa)
     case TROPE_ISA_AVX512:
         return trope_cpu_has(TROPE_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#elif defined(__aarch64__)
+    case TROPE_ISA_NEON:
+        return 1;
 #endif
     default:
         return 0;

@@ -5,6 +5,8 @@ static const trope_head_sum_kernels *const kernels[] = {
 #if defined(__x86_64__)
     [TROPE_ISA_AVX2] = &trope_head_sums_avx2,
     [TROPE_ISA_AVX512] = &trope_head_sums_avx512,
+#elif defined(__aarch64__)
+    [TROPE_ISA_NEON] = &trope_head_sums_neon,
 #endif
 };
 

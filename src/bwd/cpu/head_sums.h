@@ -9,7 +9,8 @@ typedef struct trope_head_sum_kernels {
     void (*sum)(const trope_plan *plan, int64_t begin, int64_t end);
 } trope_head_sum_kernels;
 
-extern const trope_head_sum_kernels trope_head_sums_portable, trope_head_sums_avx2, trope_head_sums_avx512;
+extern const trope_head_sum_kernels trope_head_sums_portable, trope_head_sums_avx2, trope_head_sums_avx512,
+    trope_head_sums_neon;
 
 /* Returns the kernels for an instruction set that trope_find_token_kernels has chosen. */
 const trope_head_sum_kernels *trope_find_head_sums(int32_t isa);

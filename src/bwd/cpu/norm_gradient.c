@@ -11,6 +11,8 @@ static const trope_norm_gradient_kernels *const kernels[] = {
 #if defined(__x86_64__)
     [TROPE_ISA_AVX2] = &trope_norm_gradient_avx2,
     [TROPE_ISA_AVX512] = &trope_norm_gradient_avx512,
+#elif defined(__aarch64__)
+    [TROPE_ISA_NEON] = &trope_norm_gradient_neon,
 #endif
 };
 

@@ -32,7 +32,8 @@ typedef struct trope_norm_gradient_kernels {
                                  const trope_token_angles *angles, void *window);
 } trope_norm_gradient_kernels;
 
-extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512;
+extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512,
+    trope_norm_gradient_neon;
 
 /* Returns the kernels for an instruction set that trope_find_token_kernels has chosen. */
 const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa);

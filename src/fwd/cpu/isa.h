@@ -1,5 +1,6 @@
 /* The common start of every file that is compiled once for each instruction set. The including file defines ISA_NAME and is
- * compiled with the flags of that instruction set. Everything except one table of functions is static.
+ * compiled with the flags of that instruction set. The flags of aarch64 always include NEON, so a file that is written for
+ * NEON also defines ISA_NEON. Everything except one table of functions is static.
  *
  * Templates are included twice: first for float (suffix f32), and then for double (suffix f64). real_f64.h defines
  * REAL_IS_DOUBLE. Both real_f32.h and real_f64.h define REAL, REAL_DTYPE, REAL_FMA, REAL_RECIPROCAL_ROOT, REAL_NORM_SLOPE

@@ -7,6 +7,8 @@ static const trope_token_kernels *const kernels[] = {
 #if defined(__x86_64__)
     &trope_tokens_avx512,
     &trope_tokens_avx2,
+#elif defined(__aarch64__)
+    &trope_rows_neon,
 #endif
     &trope_tokens_portable,
 };

@@ -10,6 +10,8 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(ISA_NEON)
+#include <arm_neon.h>
 #endif
 
 /* Copies some tens or hundreds of bytes without a call. The memory must not overlap. */
@@ -71,6 +73,9 @@ static inline void trope_load_f16(float *restrict to, const uint16_t *restrict f
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8)
         _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#elif defined(ISA_NEON)
+    for (; i + 4 <= count; i += 4)
+        vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
 #endif
     for (; i < count; i++)
         to[i] = trope_f16_to_f32(from[i]);
@@ -87,6 +92,9 @@ static inline void trope_store_f16(uint16_t *restrict to, const float *restrict 
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8)
         _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(ISA_NEON)
+    for (; i + 4 <= count; i += 4)
+        vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
 #endif
     for (; i < count; i++)
         to[i] = trope_f32_to_f16(from[i]);

@@ -11,6 +11,8 @@
 #include "fwd/cpu/vector_avx512.h"
 #elif defined(__AVX2__)
 #include "fwd/cpu/vector_avx2.h"
+#elif defined(ISA_NEON)
+#include "fwd/cpu/vector_neon.h"
 #endif
 
 #ifdef VECTOR_WIDTH
