@@ -32,7 +32,7 @@ static void enums(void)
 {
     VALUES(dense(), a->device, 0, 4, -1);
     ROW(dense(), a->threads = -1, ARGUMENT, "threads", "(-1)");
-    VALUES(dense(), a->isa, 4, -1);
+    VALUES(dense(), a->isa, 5, -1);
     VALUES(dense(), a->dtype, 0, 5, -1);
     VALUES(dense(), a->rounding, 3, -1);
     ROW(dense(), a->stream = &in, ARGUMENT, "stream", "NULL");
@@ -247,6 +247,9 @@ static void unsupported(void)
         ROW(dense(), a->isa = TROPE_ISA_AVX2, UNSUPPORTED, "isa", "(2)");
     if (!__builtin_cpu_supports("avx512f"))
         ROW(dense(), a->isa = TROPE_ISA_AVX512, UNSUPPORTED, "isa", "(3)");
+#endif
+#if !defined(__aarch64__)
+    ROW(dense(), a->isa = TROPE_ISA_NEON, UNSUPPORTED, "isa", "(4)");
 #endif
 }
 

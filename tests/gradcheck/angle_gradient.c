@@ -10,7 +10,7 @@
 #define TIMES 60 /* multiplies the number of tokens of the small random calls */
 
 static const int32_t thread_counts[] = {1, 2, 3, 7};
-static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512};
+static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512, TROPE_ISA_NEON};
 
 static config *make(uint64_t seed)
 {
@@ -30,7 +30,7 @@ static int is_deterministic(config *c)
     const config_buffer *const buffer = &c->buffers[config_buffer_of(c, gradient)];
     unsigned char *const first = malloc(buffer->size);
     int same = 1;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 16; i++) {
         call k = config_call(c, 1);
         k.args.threads = thread_counts[i % 4];
         k.args.isa = isas[i / 4];

@@ -28,7 +28,7 @@ typedef struct problem {
 
 static problem p; /* a megabyte, too large for the stack */
 
-static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512};
+static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512, TROPE_ISA_NEON};
 static const int32_t dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16, TROPE_F64};
 
 static void start_problem(int32_t dtype, random_state *r)
@@ -94,7 +94,7 @@ static void check_positions(int32_t dtype)
     p.c.args.position_ids = p.position;
     p.c.args.position_dtype = TROPE_I64;
     p.c.args.ids_layout = TROPE_IDS_TOKENS;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         if (!run(isas[k]))
             continue;
         for (int t = 0; t < TOKENS; t++) {
@@ -149,7 +149,7 @@ static void check_angles(int32_t dtype)
     start_problem(dtype, &r);
     fill_angles(&r);
     call_freqs(&p.c, p.freqs, TROPE_COLUMNS_PAIR, TOKENS);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         if (!run(isas[k]))
             continue;
         for (int t = 0; t < TOKENS; t++)
@@ -179,10 +179,12 @@ static void check_nan(int32_t dtype, int32_t rounding)
     for (int n = 0; n < TOKENS * PAIRS; n++)
         memcpy(&p.freqs[n / PAIRS][n % PAIRS], &specials[n % 6], n % 7 ? 0 : sizeof specials[0]);
     call_freqs(&p.c, p.freqs, TROPE_COLUMNS_PAIR, TOKENS);
-    for (int n = 0; n < 3 * TOKENS * HEAD; n++) {
+    for (int n = 0; n < 4 * TOKENS * HEAD; n++) {
         const int k = n / (TOKENS * HEAD), t = n / HEAD % TOKENS, e = n % HEAD;
-        if (n % (TOKENS * HEAD) == 0 && !run(isas[k]))
-            break;
+        if (n % (TOKENS * HEAD) == 0 && !run(isas[k])) {
+            n += TOKENS * HEAD - 1;
+            continue;
+        }
         const uint64_t bits = number_bits(dtype, result_at(t, e));
         const char *source = (const char *)p.x + (size_t)(t * HEAD + e) * number_size(dtype);
         if (e >= DIM)

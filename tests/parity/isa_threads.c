@@ -10,17 +10,17 @@
 #include "support/seeds.h"
 #include "support/tensor.h"
 
-static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512};
-static const char *const isa_names[] = {"portable", "avx2", "avx512"};
+static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512, TROPE_ISA_NEON};
+static const char *const isa_names[] = {"portable", "avx2", "avx512", "neon"};
 static const int32_t thread_counts[] = {1, 2, 3, 7};
-static long runs[3];
+static long runs[4];
 
 /* Runs one direction with each instruction set and the first `counts` thread counts. Compares all runs with the first. */
 static int same_everywhere(config *c, int backward, int counts)
 {
     unsigned char *first = NULL;
     int same = 1;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int j = 0; j < counts && same; j++) {
             call k = config_call(c, backward);
             k.args.isa = isas[i];
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
         if (seed % 500 == 0)
             check(make(seed, 9 << 20), 3);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         printf("%-8s %ld runs%s\n", isa_names[i], runs[i],
                runs[i] ? "" : ": not available on this machine or in this build");
     return check_result();

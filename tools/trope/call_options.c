@@ -14,11 +14,8 @@ const choice dtype_choices[] = {
     {"f32", TROPE_F32}, {"f16", TROPE_F16}, {"bf16", TROPE_BF16}, {"f64", TROPE_F64}, {NULL, 0}};
 const choice device_choices[] = {
     {"auto", TROPE_DEVICE_AUTO}, {"cpu", TROPE_DEVICE_CPU}, {"cuda", TROPE_DEVICE_CUDA}, {NULL, 0}};
-const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},
-                              {"portable", TROPE_ISA_PORTABLE},
-                              {"avx2", TROPE_ISA_AVX2},
-                              {"avx512", TROPE_ISA_AVX512},
-                              {NULL, 0}};
+const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},     {"portable", TROPE_ISA_PORTABLE}, {"avx2", TROPE_ISA_AVX2},
+                              {"avx512", TROPE_ISA_AVX512}, {"neon", TROPE_ISA_NEON},         {NULL, 0}};
 static const choice rounding_choices[] = {
     {"once", TROPE_ROUND_ONCE}, {"native", TROPE_ROUND_NATIVE}, {"native-f32", TROPE_ROUND_NATIVE_F32}, {NULL, 0}};
 static const choice padding_choices[] = {

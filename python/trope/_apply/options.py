@@ -9,7 +9,7 @@ from .refused import Refused, refuse
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 LAYOUTS = ("sbhd", "bshd", "bhsd", "thd")
-ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}  # TROPE_ISA_... of include/trope/trope.h
+ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3, "neon": 4}  # TROPE_ISA_... of include/trope/trope.h
 
 _DESCRIPTION = """\
 Rotates the tensors q, k and x of a safetensors file and copies all others. Writes the results to OUT, or compares q, k, x
