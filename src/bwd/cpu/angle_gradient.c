@@ -237,7 +237,7 @@ static void store_angle(const gradient *g, int64_t index, double value)
     if (g->plan.dtype == TROPE_F64)
         ((double *)g->plan.d_freqs)[index] = value;
     else
-        ((float *)g->plan.d_freqs)[index] = (float)value;
+        ((float *)g->plan.d_freqs)[index] = trope_canonical((float)value);
 }
 
 /* Stores the gradients of a pair's columns at a row of d_freqs, in the plane of the pair. The other planes receive 0. */
