@@ -55,6 +55,15 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
       string(APPEND CMAKE_CUDA_FLAGS " --generate-code=arch=compute_80,code=sm_80"
              " --generate-code=arch=compute_90,code=[${trope_hopper_code}]")
     endif()
+    # What `trope info` says: machine code is sm_..., PTX is compute_...
+    if(DEFINED trope_hopper_code)
+      string(REGEX REPLACE "(compute_90),(.*)" "sm_80,\\2,\\1" trope_cuda_code ${trope_hopper_code})
+    else()
+      string(REGEX REPLACE "([0-9]+[af]?)-real" "sm_\\1" trope_cuda_code "${CMAKE_CUDA_ARCHITECTURES}")
+      string(REGEX REPLACE "([0-9]+[af]?)-virtual" "compute_\\1" trope_cuda_code "${trope_cuda_code}")
+      string(REGEX REPLACE "(^|;)([0-9]+[af]?)" "\\1sm_\\2;compute_\\2" trope_cuda_code "${trope_cuda_code}")
+    endif()
+    string(REGEX REPLACE "[,;]" " " trope_cuda_code "${trope_cuda_code}")
     # PTX for architectures before 9.0 lacks the instruction that waits for the previous kernel, but a newer device may run
     # this PTX. If the build contains such an architecture, no kernel is launched early (early_launch.cuh).
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)

@@ -573,7 +573,8 @@ TROPE_API const char *trope_last_error_argument(void);
 
 /* trope_version returns "MAJOR.MINOR.PATCH", a static string. trope_info returns lines of the form
  * "name: value" about this build and machine: version, backends, instruction sets, threads and
- * devices. Its string is valid until the next call of trope_info on this thread. */
+ * devices; with CUDA also the architectures of its code, and the driver's CUDA version, or why
+ * there is no device. Its string is valid until the next call of trope_info on this thread. */
 TROPE_API const char *trope_version(void);
 TROPE_API const char *trope_info(void);
 

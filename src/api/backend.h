@@ -33,6 +33,9 @@ const char *const *trope_cuda_list_kernels(int *count);
 
 /* Writes one line with the name, the architecture and the number of multiprocessors of each device. */
 void trope_cuda_describe(char *text, size_t size);
+
+/* Writes the CUDA version that the driver supports, and why there is no device if there is none. */
+void trope_cuda_describe_driver(char *text, size_t size);
 #endif
 
 /* Returns "f32", "f16", ... */

@@ -122,6 +122,25 @@ int trope_cuda_device_count(void)
     return 0;
 }
 
+void trope_cuda_describe_driver(char *text, size_t size)
+{
+    int count = 0, driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    cudaGetLastError();
+    const int major = driver / 1000, minor = driver % 1000 / 10, needed = runtime / 1000;
+    if (!driver)
+        snprintf(text, size, "none was found");
+    else if (major < needed)
+        snprintf(text, size, "CUDA %d.%d, and this build needs CUDA %d.0 (driver r%d)", major, minor, needed,
+                 needed < 13 ? 525 : 580);
+    else if (error != cudaSuccess)
+        snprintf(text, size, "CUDA %d.%d, which says: %s", major, minor, cudaGetErrorString(error));
+    else
+        snprintf(text, size, "CUDA %d.%d", major, minor);
+}
+
 void trope_cuda_describe(char *text, size_t size)
 {
     const int count = trope_cuda_device_count();
@@ -138,8 +157,12 @@ void trope_cuda_describe(char *text, size_t size)
 
 static trope_status check(const char *function, const trope_plan *plan)
 {
-    REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
-            "device (%d) is CUDA, but no CUDA device or driver was found", plan->device);
+    if (trope_cuda_device_count() == 0) {
+        char driver[160];
+        trope_cuda_describe_driver(driver, sizeof driver);
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device (%d) is CUDA, and there is no CUDA device (driver: %s)",
+                          function, plan->device, driver);
+    }
     REQUIRE(!is_norm_gradient(*plan) || trope_cuda_norm_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) with these heads is more than the backward of norms can take in one call",
             (long long)plan->batch, (long long)plan->tokens);

@@ -20,6 +20,11 @@ static const char backends[] = "cpu"
 #endif
     ;
 
+/* The architectures that the build compiled for (cmake/options.cmake). */
+#ifndef TROPE_CUDA_CODE
+#define TROPE_CUDA_CODE "unknown"
+#endif
+
 static void describe_devices(char *text, size_t size)
 {
     text[0] = 0;
@@ -28,6 +33,19 @@ static void describe_devices(char *text, size_t size)
 #endif
     if (!text[0])
         snprintf(text, size, "none");
+}
+
+/* Adds the lines about CUDA, if this build has it. */
+static void add_cuda(char *text, size_t size)
+{
+#ifdef TROPE_CUDA
+    char driver[160];
+    const size_t used = strlen(text);
+    trope_cuda_describe_driver(driver, sizeof driver);
+    snprintf(text + used, size - used, "cuda code: %s\ncuda driver: %s\n", TROPE_CUDA_CODE, driver);
+#else
+    (void)text, (void)size;
+#endif
 }
 
 const char *trope_info(void)
@@ -42,5 +60,6 @@ const char *trope_info(void)
     describe_devices(devices, sizeof devices);
     snprintf(text, sizeof text, "version: %s\nbackends: %s\ninstruction sets:%s\nthreads: %d\ndevices: %s\n",
              trope_version(), backends, sets, trope_default_threads(), devices);
+    add_cuda(text, sizeof text);
     return text;
 }

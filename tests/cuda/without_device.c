@@ -29,6 +29,8 @@ static void check_refused(entry run, const char *function)
                   "%s without a device: unexpected status %s", function, trope_status_name(status));
     CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: unexpected message '%s'",
                   function, trope_last_error());
+    const char *const driver = strstr(trope_info(), "cuda driver: "); /* no such line: the build has no CUDA */
+    CHECK_MESSAGE(!driver || strstr(trope_last_error(), "(driver: "), "'%s' does not say why", trope_last_error());
     CHECK(outputs_are_untouched());
 }
 
