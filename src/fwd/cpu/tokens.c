@@ -8,7 +8,7 @@ static const trope_token_kernels *const kernels[] = {
     &trope_tokens_avx512,
     &trope_tokens_avx2,
 #elif defined(__aarch64__)
-    &trope_rows_neon,
+    &trope_tokens_neon,
 #endif
     &trope_tokens_portable,
 };

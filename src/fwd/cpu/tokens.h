@@ -24,7 +24,7 @@ typedef struct trope_token_kernels {
                        double of_token, double *out);
 } trope_token_kernels;
 
-extern const trope_token_kernels trope_tokens_portable, trope_tokens_avx2, trope_tokens_avx512, trope_rows_neon;
+extern const trope_token_kernels trope_tokens_portable, trope_tokens_avx2, trope_tokens_avx512, trope_tokens_neon;
 
 /* Returns the kernels for TROPE_ISA_..., or NULL if this build or CPU does not have them. */
 const trope_token_kernels *trope_find_token_kernels(int32_t isa);

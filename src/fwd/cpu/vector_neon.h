@@ -39,7 +39,7 @@ static inline vector vector_canonical(vector x)
     return vbslq_f32(vceqq_f32(x, x), x, vreinterpretq_f32_u32(vdupq_n_u32(TROPE_NAN_F32)));
 }
 
-/* Returns rounded bf16 values in the upper half of each lane. The lower half has arbitrary bits. */
+/* Returns rounded bf16 values in the upper half of each element. The lower half has arbitrary bits. */
 static inline uint32x4_t vector_round_bf16(vector x)
 {
     const uint32x4_t bits = vreinterpretq_u32_f32(x);
@@ -70,7 +70,7 @@ static inline void vector_store(int dtype, char *p, vector x)
         vst1_u8(bytes, vreinterpret_u8_u16(vshrn_n_u32(vector_round_bf16(x), 16)));
 }
 
-/* Returns the even and the odd lanes of two consecutive vectors. */
+/* Returns the even and the odd elements of two consecutive vectors. */
 static inline void vector_deinterleave(vector low, vector high, vector *even, vector *odd)
 {
     *even = vuzp1q_f32(low, high);
@@ -93,7 +93,7 @@ static inline void vector_split_bf16(const char *p, vector *even, vector *odd)
 
 static inline void vector_join_bf16(char *p, vector even, vector odd)
 {
-    /* The upper half of each lane of `even` replaces the lower half of that lane of `odd`. */
+    /* The upper half of each element of `even` replaces the lower half of that element of `odd`. */
     const uint32x4_t words = vsriq_n_u32(vector_round_bf16(odd), vector_round_bf16(even), 16);
     vst1q_u8((uint8_t *)p, vreinterpretq_u8_u32(words));
 }
