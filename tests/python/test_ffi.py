@@ -31,7 +31,7 @@ def test_structs_that_differ_from_the_library_are_refused(monkeypatch, change):
         fields[at : at + 2] = fields[at + 1], fields[at]
     other = type("Other", (ctypes.Structure,), {"_fields_": fields})
     monkeypatch.setitem(_abi.STRUCTS, "trope_args", other)
-    with pytest.raises(ImportError, match="another %s in trope_args" % change):
+    with pytest.raises(ImportError, match="not have the same %s in trope_args" % change):
         _abi._compare_structs(_abi.lib, "this")
 
 

@@ -282,7 +282,7 @@ def test_import_loads_no_heavy_package():
 
 def test_import_refuses_another_library(tmp_path):
     missing = import_in_a_process("import trope", TROPE_LIBRARY=str(tmp_path / "libtrope.so"))
-    assert "ImportError: trope: no library" in missing.stderr and "TROPE_LIBRARY" in missing.stderr
+    assert "ImportError: trope: the library cannot be loaded" in missing.stderr and "TROPE_LIBRARY" in missing.stderr
     other = import_in_a_process("import trope", TROPE_LIBRARY="libc.so.6")
     assert "ImportError" in other.stderr and "libc.so.6" in other.stderr
 

@@ -95,7 +95,7 @@ def test_errors_of_learned_frequencies_name_the_option_of_the_caller(device):
     x, inv_freq = random(4, 2, 2, 8, device=device), torch.ones(4, device=device, requires_grad=True)
     options, ids = dict(layout="sbhd", pairing="half", inv_freq=inv_freq), torch.arange(4, device=device)
     for change, argument, words in (
-        (dict(position_ids=ids, max_position=4, out_of_range="clamp"), "out_of_range", "rows"),
+        (dict(position_ids=ids, max_position=4, out_of_range="clamp"), "out_of_range", "only for tables"),
         (dict(inv_freq=torch.ones(3, device=device, requires_grad=True)), "rotary_dim", "inv_freq"),
         (dict(angle_columns="pair"), "inv_freq", "angle_columns"),
         (dict(freqs=random(4, 8, device=device)), "inv_freq", "freqs"),

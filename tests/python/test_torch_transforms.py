@@ -342,7 +342,7 @@ def test_transforms_that_are_refused(device):
     ):
         refused("cos", torch.func.grad(call), batch, words="pass freqs")
         refused("cos", call, batch.clone().requires_grad_(), words="pass freqs")
-    refused("tensors[1]", torch.vmap(lambda x: trope.torch.rotate_(x, x, **options)), x, words="tensors.1. is tensors.0.")
+    refused("tensors[1]", torch.vmap(lambda x: trope.torch.rotate_(x, x, **options)), x, words="tensors.1. is the same as tensors.0.")
     for call, words, t in (
         (lambda x: trope.torch.rotate_backward_(x, shared_heads=2, **options), "shared_heads", x),
         (lambda x: trope.torch.rotate(x[:, :, :1], shared_heads=2, **options), "empty dimension", x[:0]),

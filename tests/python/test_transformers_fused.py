@@ -169,7 +169,7 @@ def test_a_norm_with_another_gradient():
             return super().forward(x.detach()) + (x - x.detach())
 
     refused(
-        "fuse_norm", patches.patch, Attention(Detached(16)), fuse_norm=True, words="is a Detached, which is no RMS norm"
+        "fuse_norm", patches.patch, Attention(Detached(16)), fuse_norm=True, words="is a Detached, which is not an RMS norm"
     )
 
 
@@ -215,7 +215,7 @@ def test_forwards_that_are_refused():
         forward = Argument.forward
         __init__ = Argument.__init__
 
-    refused("fuse_norm", patches.patch, Argument(), fuse_norm=True, words="Argument.forward is a method of other classes")
+    refused("fuse_norm", patches.patch, Argument(), fuse_norm=True, words="Argument.forward is also a method of other classes")
 
 
 def test_another_module_in_place_of_a_norm():
@@ -320,7 +320,7 @@ def test_compile(name):
 
     with patches.patch(model, fuse_norm=True) as handle:
         same_bits(model, compiled, inputs, weights)
-        with pytest.warns(UserWarning, match="fused counts no calls of compiled code"):
+        with pytest.warns(UserWarning, match="fused does not count the calls of compiled code"):
             assert handle.fused == NORMED[name][2]
     torch._dynamo.reset()
 

@@ -230,7 +230,7 @@ REFUSED = {
         dict(head_dim=16, **SLIDING),
         r"MuseSparkTextAttention: self.qk_norm\(query_states\) \* self.qk_scale_factor is between self.qk_norm and the rotation",
     ),
-    "sapiens2.Sapiens2Model": ({}, "Sapiens2Attention: .*apply_rotary_pos_emb leaves tokens out"),
+    "sapiens2.Sapiens2Model": ({}, "Sapiens2Attention: .*apply_rotary_pos_emb does not rotate all tokens"),
     "gemma4.Gemma4VisionModel": ({}, "Gemma4VisionAttention does not rotate in its forward, but in another function"),
     "llama.LlamaModel": ({}, "no attention of .*LlamaModel normalises q and k"),
     "glm4_moe.Glm4MoeModel": (dict(GLM, use_qk_norm=False), "no attention of .*Glm4MoeModel normalises"),
