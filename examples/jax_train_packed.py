@@ -1,15 +1,15 @@
-"""A small GPT in JAX, trained on packed documents twice from one seed: q and k are rotated by trope, then by jax.numpy.
+"""Trains a small GPT in JAX on packed documents, twice from one seed: trope rotates q and k, or jax.numpy does.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so .venv-jax/bin/python examples/jax_train_packed.py
     python3 examples/jax_train_packed.py --dtype bfloat16        after `pip install .`
 
-It shows how trope.jax.rotate goes into a model of one's own. A training step is one jitted function. Each batch is filled up
-to BATCH_TOKENS tokens, so that the step is compiled once. cu_seqlens is an argument of the step, and tells where each document
-begins. The way of jax.numpy gathers rows of cos and sin by the position of each token. Both models start from the
-same weights and see the same documents.
+It shows how to use trope.jax.rotate in your own model. A training step is one jitted function. Each batch is filled up to
+BATCH_TOKENS tokens, so that the step is compiled once. cu_seqlens is an argument of the step, and tells where each sequence
+begins. The rotation in jax.numpy computes cos and sin for the position of each token. Both models start from the same
+weights and see the same documents.
 
-The program prints the losses of the two. They differ by rounding alone, which training amplifies. Exit status: 1 if the loss
-of any step differs by more than BOUNDS has for the dtype, 2 for bad usage.
+The program prints the losses of both models. They differ only by rounding, which training amplifies. Exit status: 1 if the
+loss of any step differs by more than BOUNDS allows for the dtype, 2 for bad usage.
 """
 
 import argparse
@@ -38,8 +38,8 @@ CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus.txt")
 
 
 def read_sequences(path):
-    """Reads documents that are separated by "%" lines. Each document gets a zero before and after it and is cut into
-    sequences of at most MAX_SEQUENCE tokens, each with the byte that comes next: [length + 1] bytes."""
+    """Reads documents that are separated by "%" lines. Adds a zero before and after each document, and cuts it into
+    sequences of at most MAX_SEQUENCE tokens. A sequence also has the byte that comes next: [length + 1] bytes."""
     with open(path, "rb") as file:
         documents = [b"\0" + document.strip(b"\n") + b"\0" for document in file.read().split(b"\n%\n") if document]
     return [document[i : i + MAX_SEQUENCE + 1] for document in documents for i in range(0, len(document) - 1, MAX_SEQUENCE)]

@@ -4,9 +4,9 @@
     hub/make.py build/libtrope.so dist/hub                            the variant for a PyTorch without CUDA
     hub/make.py build/libtrope.so dist/hub --cuda 13.0 --archs 9.0    the variant for a PyTorch with CUDA 13, beside it
 
-The result is dist/hub/build/VARIANT, with metadata.json, __init__.py, layers.py, a copy of the Python package, and the library.
-It needs nothing else of this repository, and can be moved. kernels.get_local_kernel("dist/hub") loads the variant that fits
-PyTorch. The variant for CUDA runs on the CPU, too.
+The result is dist/hub/build/VARIANT, with metadata.json, __init__.py, layers.py, a copy of the Python package, and the
+library. It needs nothing else of this repository, and can be moved. kernels.get_local_kernel("dist/hub") loads the variant
+that fits PyTorch. The variant for CUDA runs on the CPU, too.
 
 This script needs Python 3.11 or later.
 """
@@ -33,7 +33,7 @@ LEFT_OUT = """
 """
 # The library uses no symbol of PyTorch, so it fits every version that trope.torch supports, which is 2.4 or later.
 FRAMEWORK = "torch-stable-abi24"
-NEWEST_GLIBC = (2, 28)  # that a kernel on the Hub may need (manylinux_2_28)
+NEWEST_GLIBC = (2, 28)  # the newest glibc that a kernel on the Hub may need (manylinux_2_28)
 
 
 def fail(text):

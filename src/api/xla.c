@@ -14,7 +14,7 @@
 #include "trope/trope.h"
 
 #define MAX_PAIRS   (TROPE_MAX_ROTARY_DIM / 2)
-#define MAX_BUFFERS (7 * TROPE_MAX_OPERANDS + 10) /* of each operand and its norm; of the call */
+#define MAX_BUFFERS (7 * TROPE_MAX_OPERANDS + 10) /* 7 of each operand and its norm, 10 of the call */
 #define MAX_HOST    (TROPE_MAX_OPERANDS + 5)      /* args, operands, norms and their pointers, phase_step, pair_axis */
 
 /* The bytes "trope 1" and 0. The number changes with the format of the attribute. */
@@ -400,7 +400,7 @@ static XLA_FFI_Error_Code code_of(trope_status status)
     }
 }
 
-/* Answers XLA's question for the version of its interface, and for what the handler supports. */
+/* Answers XLA's query for the interface version and the traits of the handler. */
 static int answer_metadata(XLA_FFI_InternalExtension *extension)
 {
     if (!extension || extension->type != XLA_FFI_Extension_Metadata)

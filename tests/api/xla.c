@@ -1,7 +1,7 @@
-/* trope_xla_rotate through a call frame like XLA's: the bits of a call of the library, and the refusal of an attribute or of
- * buffers that are wrong. Each buffer ends at an inaccessible page, so a read or a write beyond it ends the test.
+/* Calls trope_xla_rotate through a call frame like XLA's. It must give the bits of a call of the library, and refuse a
+ * wrong attribute and wrong buffers. Each buffer ends at an inaccessible page, so an access beyond it ends the test.
  *
- *     xla [--device cuda]    as XLA's CPU backend does, or on a stream: for a CUDA whose memory is the host's */
+ *     xla [--device cuda]    without a stream, like XLA's CPU backend, or with one, for an emulated CUDA in host memory */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -90,14 +90,14 @@ typedef struct ffi {
     uint64_t steps[TROPE_MAX_ROTARY_DIM / 2];
     uint8_t axes[TROPE_MAX_ROTARY_DIM / 2];
     place places[MAX_BUFFERS];
-    int arguments; /* the first buffers are arguments, the others results */
+    int arguments; /* how many of the first buffers are arguments; the others are results */
     XLA_FFI_Buffer buffers[MAX_BUFFERS];
     int64_t dims[MAX_BUFFERS][4];
     int has_attribute;
     XLA_FFI_DataType attribute_type;
 } ffi;
 
-/* Memory that ends at an inaccessible page, for each buffer and for the attribute. */
+/* Where the memory of each buffer, and of the attribute, ends. An inaccessible page follows. */
 static unsigned char *homes[MAX_BUFFERS + 1];
 
 static void make_homes(void)
@@ -328,7 +328,7 @@ static void make_backward(ffi *f)
 static void (*const makers[])(ffi *) = {make_forward, make_tables, make_backward};
 enum { MAKERS = sizeof makers / sizeof makers[0] };
 
-/* The same call, made directly. */
+/* Makes the same call directly. */
 static trope_status run_directly(const ffi *f)
 {
     call c = f->c;
@@ -369,7 +369,7 @@ static trope_status run_directly(const ffi *f)
     return f->h.backward ? trope_backward(a) : trope_forward(a);
 }
 
-/* Copies all results to `to`, and returns their bytes. */
+/* Copies all results to `to`, and returns their size in bytes. */
 static size_t copy_results(const ffi *f, unsigned char *to)
 {
     unsigned char *end = to;
@@ -468,7 +468,7 @@ static void refuses_every_other_length(void)
         makers[m](&f);
         fill(&f, 3);
         const size_t whole = write_attribute(&f);
-        for (size_t size = 0; size < whole; size++) { /* the first bytes, next to the inaccessible page */
+        for (size_t size = 0; size < whole; size++) { /* moves the first bytes next to the inaccessible page */
             write_attribute(&f);
             memmove(homes[MAX_BUFFERS] - size, homes[MAX_BUFFERS] - whole, size);
             const struct XLA_FFI_Error *error = run_with(&f, size);
@@ -555,7 +555,7 @@ static void corrupt(ffi *f, random_state *r)
     *at = random_between(r, 0, 1) ? (unsigned char)(*at ^ 1u << random_between(r, 0, 7)) : (unsigned char)random_bits(r);
 }
 
-/* Whatever is wrong, the handler accesses nothing outside its buffers, and returns. */
+/* With any corruption, the handler returns, and accesses nothing outside its buffers. */
 static void survives_corruption(void)
 {
     random_state r = {2026};
@@ -569,17 +569,16 @@ static void survives_corruption(void)
         for (int64_t changes = random_between(&r, 1, 3); changes > 0; changes--)
             corrupt(&f, &r);
         const int claimed = f.h.slots;
-        /* The frame has the true buffers, whatever the attribute says. */
         if (f.h.operands < 0 || f.h.operands > TROPE_MAX_OPERANDS || f.h.norms < 0 || f.h.norms > TROPE_MAX_OPERANDS ||
             f.h.phase_steps < 0 || f.h.phase_steps > TROPE_MAX_ROTARY_DIM / 2 || f.h.axes < 0 ||
             f.h.axes > TROPE_MAX_ROTARY_DIM / 2 || claimed < 0 || claimed > MAX_BUFFERS)
-            continue; /* write_attribute would read too much; refuses_every_other_length has such counts */
+            continue; /* write_attribute would read beyond its arrays */
         const size_t size = write_attribute(&f);
-        f.h.slots = slots;
+        f.h.slots = slots; /* the frame has the true buffers, even if the attribute has another number of them */
         f.arguments = arguments;
         accepted += !run_with(&f, size);
     }
-    /* Some changes leave a valid call: of mscale, of a rounding, of bytes that nothing reads. */
+    /* Some changes leave the call valid: changes of mscale, of a rounding, or of bytes that nothing reads. */
     CHECK_MESSAGE(accepted > rounds / 50 && accepted < rounds / 2, "%ld of %ld accepted", accepted, rounds);
 }
 
@@ -593,7 +592,7 @@ int main(int argc, char **argv)
     refuses_a_wrong_attribute();
     refuses_every_other_length();
     refuses_wrong_buffers();
-    if (device == TROPE_DEVICE_CPU) /* CUDA's kernels write NaN */
+    if (device == TROPE_DEVICE_CPU) /* CUDA's kernels write NaN instead */
         refuses_wrong_sequences();
     survives_corruption();
     return check_result();

@@ -23,7 +23,7 @@ static void forget_nans(const config *c)
     }
 }
 
-/* FNV-1a, of everything that a call may write except scratch memory. */
+/* Returns the FNV-1a hash of all buffers of a call except scratch memory. */
 static uint64_t hash_of(const config *c)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);

@@ -1,4 +1,4 @@
-"""hub/: the folder that hub/make.py makes, loaded by the package kernels, in tiny models of transformers and by calls."""
+"""The folder that hub/make.py makes: the package kernels loads it, for tiny models of transformers and for direct calls."""
 
 import ast
 import contextlib
@@ -96,26 +96,26 @@ def kernel(folder):
 
 @pytest.fixture
 def calls(kernel):
-    """The calls of the kernel's library since the test began. Layers have compared themselves with what they replace."""
+    """The calls of the kernel's library since the test began, including those that compare a layer with a function."""
     kernel.counted.calls.clear()
     return kernel.counted.calls
 
 
 def mapping(variant, layer="RotaryPosEmb"):
-    """A mapping of kernels: the folder of a variant is loaded, whatever PyTorch was built for."""
+    """Returns a mapping for kernels. It loads the folder of a variant for the CPU, even if PyTorch was built for CUDA."""
     repository = kernels.LocalLayerRepository(repo_path=variant, layer_name=layer)
     return {"rotary_pos_emb": {"cpu": {TRAINING: repository}}}
 
 
 def kernelize(model, mapping, mode=TRAINING):
-    """Replaces what is in the mapping, and restores the rest. It is an error if a layer does not suit the mode."""
+    """Replaces the functions in the mapping, and restores all others. Fails if a layer does not support the mode."""
     with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
         kernels.kernelize(model, mode=mode, device="cpu", use_fallback=kernels.KernelizeFallback.NO_LAYER)
 
 
 @contextlib.contextmanager
 def kernelized(model, variant, mode=TRAINING):
-    """A context in which RotaryPosEmb replaces the rotary function of a model. Norms and others stay."""
+    """A context in which RotaryPosEmb replaces the rotary function of a model. Other layers stay."""
     kernelize(model, mapping(variant), mode)
     try:
         yield
@@ -132,8 +132,8 @@ ONCE = ["forward"] * 2 + ["backward"] * 2  # two layers
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_the_bits_of_eager(name, dtype, variant, calls, monkeypatch):
-    """Logits and all gradients have eager's bits. For olmo2 in bf16 the gradients are those of eager with q cast to float32
-    once: test_transformers.py explains it."""
+    """Logits and all gradients have eager's bits. For olmo2 in bf16 the expected gradients come from eager code that casts
+    q to float32 only once: test_transformers.py explains why."""
     model, inputs, weights = family(name).to(dtype), words(), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights)
     if name == "olmo2" and dtype == BF16:
@@ -220,7 +220,7 @@ def test_a_derived_class_is_not_compared_with_itself(kernel, calls):
 
 
 def test_autocast(variant):
-    """q is bf16, and the tables are float32. The next product rounds eager's result to what the layer returns."""
+    """q is bf16, and the tables are float32. The next product rounds eager's result to bf16, which the layer returns."""
     model, inputs, weights = family("llama"), words(), torch.randn(2, 11, 64)
     eager, _ = run(model, inputs, weights, autocast=True)
     with kernelized(model, variant):
@@ -283,7 +283,7 @@ def test_the_program_of_the_documentation(variant, calls, tmp_path, monkeypatch)
     assert torch.equal(model(**inputs).logits, eager) and calls == ["forward"] * 2
 
 
-# ---- Layers by call ----
+# ---- Layers that are called directly ----
 
 # The layer, the module of transformers, and the part of a head that rotates.
 FORMS = [
@@ -307,7 +307,7 @@ FORMS = [
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["f32", "bf16", "f16"])
 @pytest.mark.parametrize("layer, name, part", FORMS, ids=[name for _, name, _ in FORMS])
 def test_layers_have_the_bits_of_eager(layer, name, part, dtype, device, kernel, calls):
-    """Results and gradients, for both values of unsqueeze_dim, in one call of the library for all tensors."""
+    """Compares results and gradients, for both values of unsqueeze_dim. One call of the library rotates all tensors."""
     function, instance = modeling(name).apply_rotary_pos_emb, getattr(kernel.layers, layer)()
     formula = casts_once(function) if name == "modernbert" else function
     cos, sin = (random(2, 5, int(32 * part), device=device, dtype=dtype) for _ in range(2))
@@ -351,7 +351,7 @@ def test_compiled_layers_have_no_graph_break_and_take_any_length(layer, name, pa
         calls.clear()
         assert all(map(torch.equal, run(compiled), eager)) and calls == ["forward", "backward"]
         frames.append(backend.frame_count)
-    assert 0 < frames[0] == frames[1]  # the second length has compiled nothing
+    assert 0 < frames[0] == frames[1]  # the second length compiled nothing more
     torch._dynamo.reset()
 
 
@@ -373,7 +373,7 @@ def test_tables_of_another_dtype(name, q_dtype, table_dtype, kernel):
 
 @pytest.mark.parametrize("table_dtype", [F32, torch.float64])
 def test_float64(table_dtype, kernel):
-    """Finite differences need it. The layers that cast to float32 refuse it."""
+    """Finite differences need float64. The layers that cast to float32 refuse it."""
     cos, sin = (random(2, 5, 32, dtype=table_dtype) for _ in range(2))
     tensors = [random(2, 4, 5, 32, dtype=torch.float64), random(2, 3, 5, 32, dtype=torch.float64)]
     function = modeling("llama").apply_rotary_pos_emb
@@ -387,7 +387,7 @@ def test_float64(table_dtype, kernel):
 
 
 def make_norms(name):
-    """The modules of q and k of a model, and how eager applies them to [batch, heads, tokens, head_dim]."""
+    """Returns the norms of q and k of a model, and a function that applies one to [batch, heads, tokens, head_dim]."""
     cls = {"qwen3": "Qwen3RMSNorm", "gemma3": "Gemma3RMSNorm", "olmo2": "Olmo2RMSNorm"}[name]
     of_token = name == "olmo2"
     norms = [getattr(modeling(name), cls)(32 * heads if of_token else 32, eps=1e-6) for heads in (4, 2)]
@@ -406,7 +406,7 @@ def make_norms(name):
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "olmo2"])
 def test_norm_and_rotation(name, dtype, is_compiled, kernel, calls):
-    """Norm and rotation in one call of the library, within some roundings of eager's results and gradients."""
+    """One call computes norms and rotation. Results and gradients differ from eager's by some roundings."""
     torch._dynamo.reset()
     norms, apply = make_norms(name)
     norms = [norm.to(dtype) for norm in norms]
@@ -514,7 +514,7 @@ def test_the_folder_needs_nothing_else(folder, tmp_path):
     (changed,) = other.joinpath("build").iterdir()
     with changed.joinpath("layers.py").open("a") as file:
         file.write("\n# another version\n")
-    done = make(LIBRARY, tmp_path / "again")  # the same files have the same name
+    done = make(LIBRARY, tmp_path / "again")  # the same files get the same id
     assert done.returncode == 0, done.stderr
     again = json.loads(next(tmp_path.joinpath("again", "build").iterdir()).joinpath("metadata.json").read_text())
     metadata = json.loads(changed.joinpath("metadata.json").read_text())
@@ -554,7 +554,7 @@ def test_operators_of_the_kernel_and_of_the_package_are_apart(kernel):
 
 
 def test_the_metadata_is_right(variant, kernel):
-    """kernels reads it, its digest is that of the files, and build.toml is valid."""
+    """kernels reads the metadata, the digest fits the files, and build.toml is valid."""
     metadata = _rust.Metadata.read_from_file(variant / "metadata.json")
     assert (metadata.id, metadata.version, metadata.license) == (kernel.__name__, 0, "mit")
     metadata.digest.validate(_rust.Digest.hash_variant(_rust.DigestAlgorithm.SHA256, variant))
@@ -563,7 +563,7 @@ def test_the_metadata_is_right(variant, kernel):
 
 
 def test_python_follows_the_rules_of_the_hub(variant):
-    """Python 3.9 can parse it. Imports are relative, or of the standard library and torch: NumPy only for arrays of NumPy."""
+    """Python 3.9 can parse each file. Absolute imports are of the standard library, torch, NumPy and typing_extensions."""
     allowed = {"torch", "numpy", "typing_extensions", *sys.stdlib_module_names}
     for path in variant.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):

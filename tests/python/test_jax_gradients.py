@@ -11,7 +11,7 @@ import pytest
 import trope
 import trope.jax
 
-# Roundings that are not differentiable: a finite difference would see their steps.
+# Without native rounding, which is not differentiable: a finite difference would see its steps.
 DIFFERENTIABLE = [name for name in CASES if "native" not in name]
 
 
@@ -26,7 +26,7 @@ def wide(x):
 
 
 def loss_of(name):
-    """Returns a function of (tensors, freqs, weights) with one number as the result, and its arguments in f64."""
+    """Returns a scalar function of (tensors, freqs, weights), and its arguments in f64."""
     options = dict(CASES[name][1])
     for table in ("cos", "sin"):
         if table in options:
@@ -37,14 +37,14 @@ def loss_of(name):
     def loss(tensors, freqs, weights):
         given = options if freqs is None else dict(options, freqs=freqs)
         results = as_tuple(trope.jax.rotate(*tensors, **jax_cases.with_weights(given, weights)))
-        # Not linear in the results, so that the second derivative by the tensors is not 0.
+        # The loss is not linear in the results, so that its second derivatives are not 0.
         return sum((jnp.sin(y) * random(50 + i, *y.shape).astype("float64")).sum() for i, y in enumerate(results))
 
     return loss, (tensors, freqs, weights)
 
 
 def directional(function, arguments, direction, step):
-    """The derivative of the function by finite differences of fourth order."""
+    """Returns the derivative of the function along the direction, by finite differences of fourth order."""
     at = lambda h: function(*jax.tree.map(lambda x, d: x + h * d, arguments, direction))  # noqa: E731
     return (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
 
@@ -66,7 +66,7 @@ def test_gradients_are_those_of_finite_differences(name, x64):
     expected = directional(function, arguments, direction, 1e-3)
     found = dot(gradient(*arguments), direction)
     assert abs(expected) > 0.1
-    # d_freqs and d_weights are sums in double. The differences are off by the fourth power of the step.
+    # d_freqs and d_weights are sums in double. The differences have an error of fourth order.
     assert abs(found - expected) < 1e-8 * (1 + abs(expected))
 
 
@@ -147,7 +147,7 @@ def test_a_learned_inv_freq_rotates_by_products_that_are_rounded_once():
 
 
 def maxtext_rotary(x, positions, min_timescale=1, max_timescale=10000.0):
-    """MaxText's RotaryEmbedding, from its documentation: [batch, tokens, heads, dim], with the halves of a head as pairs.
+    """MaxText's RotaryEmbedding, from its documentation: [batch, tokens, heads, dim], with half pairing.
     timescale = min * (max / min)^(2 i / dim), angle = position / timescale, all in f32."""
     half = x.shape[-1] // 2
     fraction = 2.0 * jnp.arange(half, dtype=jnp.float32) / x.shape[-1]
@@ -159,9 +159,9 @@ def maxtext_rotary(x, positions, min_timescale=1, max_timescale=10000.0):
 
 
 def test_results_and_gradients_are_maxtexts():
-    """MaxText rounds the angle, a quotient, to f32: it is off by 2^-24 of the angle for each of two roundings, of the
-    timescale and of the quotient, and cos, sin and the products add some units. With positions below 512, and elements
-    below 5, this is at most 5 * (512 * 2^-22 + 2^-20)."""
+    """MaxText rounds the timescale and the angle, which is a quotient, to f32. Each of the two roundings changes the angle
+    by up to 2^-24 of itself. The errors of cos, sin and the products are some units in the last place. With positions below
+    512, and elements below 5, the sum is at most 5 * (512 * 2^-22 + 2^-20)."""
     x, dy = random(1, 2, 512, 3, 64), random(2, 2, 512, 3, 64)
     ids = np.random.default_rng(3).integers(0, 512, (2, 512)).astype("int32")
     options = dict(layout="bshd", pairing="half", inv_freq=jax_cases.frequencies(64), position_ids=ids)

@@ -1,4 +1,4 @@
-"""What trope.jax.rotate refuses, in the words of its caller: when it is called or traced, and before anything runs."""
+"""trope.jax.rotate refuses wrong calls when it is called or traced, before anything runs, and names the argument."""
 
 import os
 import pickle
@@ -82,7 +82,7 @@ ARGUMENT = {"a learned inv_freq with a range": "out_of_range"}
 def test_refused(name, way):
     tensors, options, argument, text = REFUSED[name]
     if not all(isinstance(x, np.ndarray) for x in tensors):
-        way = "eager"  # jit takes arrays alone
+        way = "eager"  # jit takes only arrays
     rotate = lambda *tensors: trope.jax.rotate(*tensors, **options)  # noqa: E731
     if way == "jit":
         rotate = jax.jit(rotate)

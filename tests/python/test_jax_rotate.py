@@ -19,7 +19,7 @@ ARRAYS = ("freqs", "cos", "sin", "position_ids", "start_positions", "cu_seqlens"
 
 
 def split(options):
-    """The arrays among the options, which jit traces, and the others."""
+    """Returns the options that are arrays, which jit traces, and the other options."""
     return {n: x for n, x in options.items() if n in ARRAYS}, {n: x for n, x in options.items() if n not in ARRAYS}
 
 

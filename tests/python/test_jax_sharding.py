@@ -100,7 +100,7 @@ def gradient_of(rotate):
 
 
 def compare_gradients(found, expected):
-    """The gradients of tensors have the same bits. Those of tables and weights are sums in another order."""
+    """Gradients of tensors have the same bits. Gradients of tables and weights are summed in another order."""
     assert all(map(same_bits, on_one_device(found[:2]), expected[:2]))
     for a, b in zip(jax.tree.leaves(on_one_device(found[2:])), jax.tree.leaves(expected[2:])):
         assert np.abs(b).max() > 1 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
@@ -163,7 +163,7 @@ def test_inside_shard_map(name):
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_inside_shard_map_over_a_part_of_the_mesh(kind):
     """The other axes split heads, by automatic sharding or by explicit types. (JAX 0.11 cannot lower the transpose of a
-    shard_map over explicit axes inside another one.)"""
+    shard_map over explicit axes inside another shard_map.)"""
     mesh = mesh_of(kind, x=2, y=4)
     with jax.set_mesh(mesh):
         rotate, arguments = arguments_of(mesh, "batch and heads")

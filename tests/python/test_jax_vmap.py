@@ -19,7 +19,7 @@ def mapped_tensors(name, dim):
 
 
 def mapped(x, dim, seed):
-    """SIZE arrays that are like x: shuffled rows."""
+    """Returns SIZE arrays with the elements of x in other orders, stacked along `dim`."""
     return np.stack([np.random.default_rng(seed + i).permuted(x, axis=-1 if x.ndim < 3 else -2) for i in range(SIZE)], dim)
 
 
@@ -98,7 +98,7 @@ def test_gradients_of_each_example(name):
 
 @pytest.mark.parametrize("name", ["bshd", "freqs", "norm", "norm of a token", "packed", "padded freqs", "norm with freqs"])
 def test_the_gradient_of_a_mapped_function(name):
-    """The gradients of what is not mapped are sums over the examples."""
+    """Gradients of arrays that are not mapped are sums over the examples."""
     options, freqs, weights = split(name)
     tensors, loss = mapped_tensors(name, 0), loss_of(options)
     whole = jax.grad(lambda *given: jax.vmap(loss, (0, None, None))(*given).sum(), (0, 1, 2))

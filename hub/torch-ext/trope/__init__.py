@@ -1,6 +1,6 @@
 """trope: rotary position embedding (RoPE) with a backward, as a kernel for the Hugging Face Hub.
 
-layers has the layers for kernelize. The functions are those of trope.torch; docs/python.md of trope describes them.
+The module layers has the layers for kernelize. The functions come from trope.torch: docs/python.md of trope describes them.
 """
 
 from . import layers

@@ -1,4 +1,4 @@
-"""The rotation that all layers make: the shapes and dtypes that transformers passes, in one call of trope.torch.rotate."""
+"""The rotation of all layers: one call of trope.torch.rotate, for the shapes and dtypes that transformers passes."""
 
 import functools
 import itertools
@@ -12,7 +12,10 @@ _LAYOUTS = {1: "bhsd", -3: "bhsd", 2: "bshd", -2: "bshd"}  # by unsqueeze_dim, f
 
 
 def _check_tensors(tensors, tables, unsqueeze_dim):
-    """Checks what rotate does not: it reads row p of a table for token p, and would ignore rows after the last token."""
+    """Checks what rotate does not check: it reads row p of a table for token p, and ignores further rows.
+
+    Returns the layout.
+    """
     for name, x in {**tensors, **tables}.items():
         if not isinstance(x, torch.Tensor):
             raise Error("%s must be a torch tensor, not %s" % (name, type(x).__name__), name)
@@ -35,7 +38,7 @@ def _check_tensors(tensors, tables, unsqueeze_dim):
 
 
 def _find_rounding(q, name, cos, upcasts):
-    """Returns the rounding that has the bits of eager PyTorch, with results in the dtype of q."""
+    """Returns the rounding that gives the bits of eager PyTorch, with results in the dtype of q."""
     if upcasts and q.dtype == torch.float64:
         raise Error("%s is torch.float64, and this layer computes in float32" % name, name)
     if cos.dtype != q.dtype and cos.dtype != torch.float32 and q.dtype != torch.float32:
@@ -62,9 +65,9 @@ def _take_columns(tensors, tables, columns, may_be_part):
 def turn(tensors, cos, sin, unsqueeze_dim, pairing, columns, may_be_part=False, upcasts=False, norms=None):
     """Returns a tuple of new tensors.
 
-    tensors: {name: tensor}; errors have these names
-    columns: "half" or "interleaved", one for each element of a head in this order; "first half": as "half", but the second
-        half is not read
+    tensors: {name: tensor}; errors use these names
+    columns: the order of the tables' columns. "half" and "interleaved" have a column for each element that rotates. "first
+        half" is like "half", but the second half of the columns is not read
     may_be_part: whether the tables may cover only the first elements of a head
     upcasts: whether eager casts to float32 before it multiplies
     norms: (name, norm) of each tensor
@@ -95,10 +98,10 @@ def turn(tensors, cos, sin, unsqueeze_dim, pairing, columns, may_be_part=False, 
 
 
 def check_replaced(cls, layer):
-    """Refuses to replace the forward of class `cls`, unless it does the same as that of the layer.
+    """Raises an error if the layer and the class `cls`, whose forward it replaces, have different results.
 
-    kernelize replaces every function that transformers calls rotary_pos_emb, and they differ: nanochat's rotates in the other
-    direction, and ModernBERT's casts to float32.
+    kernelize replaces every function that transformers names rotary_pos_emb, but these functions differ: nanochat's rotates
+    in the opposite direction, and ModernBERT's casts to float32.
     """
     if not issubclass(cls, layer) and not _is_same(cls, layer):
         message = "self: %s does something else than the %s that it replaces: kernelize this model with another layer, or with none"
@@ -120,7 +123,7 @@ def _results(cls, call):
 
 @functools.lru_cache(maxsize=None)
 def _compare(cls, layer):
-    """Whether two classes have the same bits, and refuse the same tables, for small random tensors on the CPU."""
+    """Returns whether two classes give the same bits, and refuse the same tables, for small random tensors on the CPU."""
     generator, compared = torch.Generator("cpu").manual_seed(7), []
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         for columns, dtype in itertools.product((16, 32), (torch.float32, torch.bfloat16)):

@@ -1,10 +1,10 @@
 """Layers for kernelize: the rotary functions of transformers, forward and backward, with the bits of eager PyTorch.
 
-kernelize(model) replaces what transformers calls "rotary_pos_emb" by one of them, in all models of the same classes. Layers
-for functions without this name can only be called.
+kernelize(model) replaces the functions that transformers names "rotary_pos_emb" by one of these layers, in all models of
+the same classes. Layers for other functions can only be called.
 
-They take q and k of 4 dimensions and tables cos and sin [batch or 1, tokens, columns], as transformers makes them. Results
-have the dtype of q and k. A layer raises trope's Error, which names the argument, for everything that it cannot do.
+Layers take q and k with 4 dimensions and tables cos and sin [batch or 1, tokens, columns], as transformers makes them.
+Results have the dtype of q and k. If a layer does not support a call, it raises trope's Error, which names the argument.
 """
 
 import torch
@@ -13,7 +13,7 @@ from ._rotation import check_replaced, turn
 
 
 class RotaryPosEmb(torch.nn.Module):
-    """Llama's apply_rotary_pos_emb, the layer "rotary_pos_emb" of transformers. Whole heads rotate, in pairs by halves."""
+    """Llama's apply_rotary_pos_emb, the layer "rotary_pos_emb" of transformers. Whole heads rotate, with half pairing."""
 
     has_backward: bool = True
     can_torch_compile: bool = True
@@ -35,7 +35,7 @@ class RotaryPosEmbUpcast(torch.nn.Module):
 
 
 class RotaryPosEmbPartial(torch.nn.Module):
-    """The function of GPT-NeoX, Phi-3 and GLM-4-MoE: the tables have as many columns as elements of a head rotate."""
+    """The function of GPT-NeoX, Phi-3 and GLM-4-MoE: the tables have a column for each element of a head that rotates."""
 
     has_backward: bool = True
     can_torch_compile: bool = True
@@ -46,8 +46,8 @@ class RotaryPosEmbPartial(torch.nn.Module):
 
 
 class RotaryPosEmbInterleaved(torch.nn.Module):
-    """The function of GLM, GLM-4 and Helium: pairs of neighbours, of which the first half of the tables' columns has one
-    each. The tables may cover only the first elements of a head."""
+    """The function of GLM, GLM-4 and Helium: neighbours are pairs, and the first half of the tables' columns has a column
+    for each pair. The tables may cover only the first elements of a head."""
 
     has_backward: bool = True
     can_torch_compile: bool = True
@@ -58,7 +58,7 @@ class RotaryPosEmbInterleaved(torch.nn.Module):
 
 
 class RotaryPosEmbInterleavedUpcast(torch.nn.Module):
-    """Cohere's function: pairs of neighbours, whose elements have a column each, computed in float32."""
+    """Cohere's function: neighbours are pairs, and the tables have a column for each element. Computes in float32."""
 
     has_backward: bool = True
     can_torch_compile: bool = True
@@ -81,8 +81,8 @@ class RotaryPosEmbSingle(torch.nn.Module):
 class RotaryPosEmbNormed(torch.nn.Module):
     """RotaryPosEmb of the RMS norms of q and k, in one pass.
 
-    q_norm and k_norm are RMSNorm modules of PyTorch or transformers, or trope's Norm. Their rounding is eager's. The squares
-    are added in another order, so a rare element of the result differs by one rounding.
+    q_norm and k_norm are RMSNorm modules of PyTorch or transformers, or trope's Norm. They round like eager code, but add
+    the squares in another order, so a rare element of the result differs by one rounding.
     """
 
     has_backward: bool = True

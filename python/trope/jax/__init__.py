@@ -1,16 +1,16 @@
-"""trope for JAX: jax.jit, jax.grad (of any order), jax.vmap, arrays that are split over devices; on the CPU and on CUDA.
+"""trope for JAX, on the CPU and on CUDA: jax.jit, jax.grad (of any order), jax.vmap, arrays that are split over devices.
 
     q, k = trope.jax.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
 
-It needs jax 0.11 or later. The arrays among the options may be traced. Errors of shapes, dtypes and options are raised when
-a call is traced. Values of indices can only be checked when it runs. On the CPU, wrong values are an error of JAX's runtime.
-On CUDA, they give NaN.
+It needs jax 0.11 or later. The arrays among the options may be traced. Wrong shapes, dtypes and options raise an error when
+a call is traced. Values of indices can only be checked when the call runs: wrong values raise an error of JAX's runtime on
+the CPU, and give NaN on CUDA.
 
-In jitted code a call writes its results to the memory of its tensors, if nothing else reads them. XLA copies the tensors
-first if something does, such as the caller of a jitted function that does not donate them.
+In jitted code a call writes its results to the memory of its tensors, if nothing else reads the tensors. Otherwise, XLA
+first copies them, for example if the caller of a jitted function does not donate them.
 
 `norms` takes a trope.Norm for each tensor. The weights of the norms have gradients too. An `inv_freq` that is a jax array
-has a gradient: the call then reads a table that is made from it. Tables of cos and sin have none: pass freqs instead. Forward
+has a gradient: the call then reads a table that is made from it. cos and sin have no gradient: pass freqs instead. Forward
 mode (jax.jvp, jax.jacfwd, jax.hessian) is not supported: use jax.grad and jax.jacrev.
 """
 
@@ -80,7 +80,7 @@ def _resolve(tensors, options, max_position):
 
 
 def _weight(spec, i, x, weight):
-    """Returns the weight of a norm, with a dimension for groups and heads if each head has weights of its own."""
+    """Returns the weight of a norm, with dimensions for groups (if any) and heads if each head has its own weights."""
     name = "norms[%d].weight" % i
     settings = spec.norms[i]
     if settings.group:

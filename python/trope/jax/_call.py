@@ -36,10 +36,10 @@ class Call(NamedTuple):
     backward      the library's function: trope_backward or trope_forward
     spec          the settings
     side          the names of the arrays besides the tensors, in the order of ARRAYS
-    dst           whether the call has a result of the tensor's shape
+    dst           whether the call returns the rotated tensor, or its gradient
     forward_src   whether the call reads x of the forward call
     d_freqs       whether the call computes the gradient of the table
-    weight, rstd, d_weight   the arrays of the norms; rstd is written in forward and read in backward
+    weight, rstd, d_weight   whether the norms have these arrays; rstd is written in forward and read in backward
     in_place      whether results may use the memory of the tensors
     """
 
@@ -56,7 +56,7 @@ class Call(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments of a Call. The lists have an entry for each tensor, which is None where there is nothing."""
+    """The arguments of a Call. The lists have an entry for each tensor, which is None if the array is absent."""
 
     srcs: list
     forward_srcs: list
@@ -83,7 +83,7 @@ def _none(call):
 
 
 def arguments_of(call, flat):
-    """Returns the Arguments that are present, in the order of `flat`."""
+    """Returns the Arguments of a call. `flat` has the arrays that are present, in order."""
     rest = iter(flat)
     count = len(call.dst)
     srcs = _take(rest, (True,) * count)
@@ -103,7 +103,7 @@ def flatten(arguments):
 
 
 def results_of(call, flat):
-    """Returns the Results that are present, in the order of `flat`."""
+    """Returns the Results of a call. `flat` has the arrays that are present, in order."""
     rest = iter(flat)
     dsts = _take(rest, call.dst)
     d_freqs = next(rest) if call.d_freqs else None
@@ -147,7 +147,7 @@ def _result_shapes(call, arguments):
 
 
 def _meta(x):
-    """Describes an array of a call: XLA passes all of them contiguous."""
+    """Describes an array of a call. XLA passes contiguous arrays."""
     if x is None:
         return None
     strides, step = [], 1
@@ -168,7 +168,7 @@ def _prepare(call, arguments, results):
 
 
 def _find_workspace_size(prepared, backward):
-    """Checks the call, except for the values of indices. Returns the bytes of scratch memory that every device needs."""
+    """Checks the call, except for the values of indices. Returns the bytes of scratch memory that suffice on each device."""
     prepared.find_kernel([2**46 + (i << 42) for i in range(len(prepared.slots))], backward)
     if not backward:
         return 0
@@ -184,7 +184,7 @@ def _find_workspace_size(prepared, backward):
 
 
 def _list_slots(arguments, results, has_workspace):
-    """Returns (kind, index) of each buffer: of the arguments, and then of the results."""
+    """Returns (kind, index) of each buffer: first the arguments, and then the results."""
     slots = [("src", i) for i, _ in enumerate(arguments.srcs)]
     slots += [("forward_src", i) for i, x in enumerate(arguments.forward_srcs) if x is not None]
     slots += [(name, 0) for name in ARRAYS if getattr(arguments.side, name) is not None]
@@ -220,7 +220,7 @@ class _Ready(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _make_ready(call, shapes):
-    """Checks a call of arrays with these shapes and dtypes, and prepares it. Returns None if it has nothing to compute."""
+    """Checks a call of arrays with these shapes and dtypes, and prepares it. Without work, it has no attribute."""
     given = arguments_of(call, [jax.ShapeDtypeStruct(*each) for each in shapes])
     results = _result_shapes(call, given)
     prepared = _prepare(call, given, results)
@@ -241,7 +241,7 @@ def _make_ready(call, shapes):
 
 
 def _like(first, shape):
-    """Returns the type of a result, which varies over the manual mesh axes over which the arguments vary."""
+    """Returns the type of a result. It varies over the same manual mesh axes as the arguments."""
     if not varying_axes(first):
         return shape
     aval = jax.typeof(first)
@@ -255,7 +255,7 @@ def varying_axes(x):
 
 
 def launch(call, *flat):
-    """Makes a call of arrays that are whole on their device. Returns a list of its results."""
+    """Makes a call on one device, which has the whole arrays. Returns a list of its results."""
     ready = _make_ready(call, tuple((tuple(x.shape), numpy.dtype(x.dtype)) for x in flat))
     shapes = [_like(flat[0], shape) for shape in ready.shapes]
     if ready.attribute is None:
@@ -275,13 +275,13 @@ def _zeros(first, shape):
 
 
 def check(call, flat):
-    """Raises trope.Error unless the library would make a call of arrays like these."""
+    """Raises trope.Error if the library would refuse a call of arrays with these shapes and dtypes."""
     _make_ready(call, tuple((tuple(x.shape), numpy.dtype(x.dtype)) for x in flat))
 
 
 @functools.lru_cache(maxsize=None)
 def register():
-    """Makes XLA know the handler, on the CPU and, if this build of the library has CUDA, on GPUs."""
+    """Registers the handler with XLA for the CPU and, if this build of the library has CUDA, for GPUs."""
     handler = jax.ffi.pycapsule(_abi.lib.trope_xla_rotate)
     jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
     if has_cuda():

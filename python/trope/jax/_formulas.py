@@ -21,10 +21,10 @@ def subset(spec, keep):
 
 
 def as_wide(spec, whole, tensors):
-    """Makes a call of some tensors of `whole` read the same columns of the table, frequencies and axes of pairs as `whole`.
+    """Returns (spec, tensors) for some tensors of `whole`, with the table columns, frequencies and pair axes of `whole`.
 
-    The widest rotary_dim decides how many there are. If all tensors are narrower, or only copied, one head of zeros with
-    that width is added.
+    The widest rotary_dim decides how many a call reads. If all given tensors are narrower, or only copied, one head of
+    zeros with that width is added.
     """
     widest = max(whole.rotary_dims)
     if max(spec.rotary_dims) == widest:
@@ -66,7 +66,7 @@ def quarter_turn(x, spec, i, pairing, sign):
 
 
 def _scale(spec, side, g, tensors):
-    """Multiplies each element of the windows by the value of g at its token; g is like the table. Padding becomes 0."""
+    """Multiplies the windows by g at each token. g has the shape of the table. Padding becomes 0, unless it rotates."""
     plain = spec._replace(
         pairing=spec.pairing_out or spec.pairing,
         pairing_out="",
@@ -87,7 +87,7 @@ def scaling_backward(spec, side, tensors, grads):
     keep = [i for i, grad in enumerate(grads) if grad is not None and spec.rotary_dims[i] > 0]
     if not keep:
         return jnp.zeros_like(g), d_tensors
-    # The gradient of angles that are 0, where M J x = J x, for x turned back by a quarter.
+    # At angles of 0, M is the identity, so the gradient of the angles is <dy, J x>. With J' x instead of x, it is <dy, x>.
     turned = [quarter_turn(tensors[i], spec, i, spec.pairing, -1) for i in keep]
     some, turned = as_wide(subset(spec, keep), spec, turned)
     _, given = as_wide(subset(spec, keep), spec, [grads[i] for i in keep])
@@ -96,7 +96,7 @@ def scaling_backward(spec, side, tensors, grads):
 
 
 def rotate_some(transposed, spec, side, tensors, scales=False):
-    """Returns M x (or M' x) of the tensors, and None for tensors that are None. scales: the call is a Scaling."""
+    """Returns M x (or M' x) of the tensors. A tensor of None gives None. scales: the call is a Scaling."""
     keep = [i for i, t in enumerate(tensors) if t is not None]
     results = [None] * len(tensors)
     if keep:
@@ -127,7 +127,7 @@ def rotation_backward(transposed, spec, side, tensors, grads, wants_freqs, wants
 
 
 def _along_freqs(transposed, spec, side, g, tensors):
-    """Returns the derivative of M x, or M' x, by the angles in the direction g, which has the shape of the table."""
+    """Returns the derivative of M x, or M' x, if the angles move in direction g. g has the shape of the table."""
     sign = -1 if spec.inverse else 1
     if transposed:
         back = _primitives.rotate(True, spec, side, _scale(spec, side, g, tensors))
@@ -161,7 +161,7 @@ def angle_gradient_backward(spec, side, dys, xs, g):
 
 
 def normed_backward(spec, given, rstds, grads, wants_freqs, wants_tensors, wants_weights):
-    """Returns (d_freqs, d_tensors, d_weights) of Normed, None where a gradient is not wanted or 0. A grad of None is 0."""
+    """Returns (d_freqs, d_tensors, d_weights) of Normed. None: the gradient is 0, or not wanted. A grad of None is 0."""
     count = len(grads)
     turns = [wants_freqs and width > 0 for width in spec.rotary_dims]
     wanted = [turns[i] or wants_tensors[i] or wants_weights[i] for i in range(count)]
@@ -175,7 +175,7 @@ def normed_backward(spec, given, rstds, grads, wants_freqs, wants_tensors, wants
 
     some, dys = as_wide(subset(spec, of), spec, [grads[i] for i in of])
     _, xs = as_wide(subset(spec, of), spec, [given.srcs[i] for i in of])
-    # An added tensor gets a result that nobody reads, because the library refuses a tensor without one.
+    # The tensor that as_wide adds gets a result that nobody reads, because the library refuses a tensor without a result.
     wants_tensors, wants_weights = pick(wants_tensors, True), pick(wants_weights, False)
     turns = pick(turns, False)
     d_freqs, dxs, dws = _primitives.find_normed_gradients(
@@ -203,7 +203,7 @@ def _normalise(x, layout, settings, weight):
 
 
 def _formula(spec, side, tensors, weights):
-    """Returns the results of a call with norms without rounding, in its arithmetic."""
+    """Returns the results of a call with norms in the dtype of its arithmetic, before rounding to the tensors' dtype."""
     real = jnp.float64 if tensors[0].dtype == jnp.float64 else jnp.float32
 
     def normalise(xs, order):
@@ -218,7 +218,7 @@ def _formula(spec, side, tensors, weights):
 
 
 def normed_gradient_backward(call, given, grads):
-    """Returns the gradients by freqs, dys, xs and weights of <grads, the results of NormedGradient>."""
+    """Returns the gradients of <grads, results of NormedGradient> with respect to freqs, dys, xs and weights."""
     spec, side, count = call.spec, given.side, len(call.dst)
     if spec.padding == "copy":
         raise Error("norms: with padding 'copy' a gradient of a norm cannot be differentiated again", "norms")

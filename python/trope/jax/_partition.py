@@ -1,8 +1,8 @@
 """Calls of arrays that are split over devices: which dimensions of a call's arrays may be split together.
 
 A factor is a dimension of the call: "b" (batch), "s" (tokens), "h0" (heads of tensors[0]), "g0" (groups). Each dimension of
-each array is a factor, or None if every device needs all of it. Each device makes the call for its part. Sums over what is
-split (gradients of tables and of weights) are then summed over the devices.
+each array is a factor, or None if every device needs all of it. Each device makes the call for its part. The gradients of
+tables and weights, which are sums over split dimensions, are then summed over the devices.
 """
 
 import functools
@@ -22,7 +22,7 @@ def _batch_of(size, sizes):
 
 class Factors:
     """The factors of a call of arrays with these shapes. `arguments` and `results` have a tuple of factors for each array
-    that is present, in order. A pair of factors is one dimension that consists of both."""
+    that is present, in order. A pair of factors is one dimension that combines both."""
 
     def __init__(self, call, shapes):
         spec, given = call.spec, arguments_of(call, shapes)
@@ -108,8 +108,8 @@ class Factors:
     # ---- how a mesh splits them ----
 
     def axes_of(self, specs, mesh_shape):
-        """Returns {factor: mesh axes} from the PartitionSpecs of the tensors. A factor is split as the first tensor that
-        splits it. An axis that splits one dimension of a tensor splits no other one."""
+        """Returns {factor: mesh axes} from the PartitionSpecs of the tensors. A factor is split as in the first tensor
+        that splits it. A mesh axis that splits one dimension of a tensor splits no other dimension of it."""
         axes = {}
         for factor in ("b", "s", *sorted(set(self.sizes) - {"b", "s"})):
             for factors, spec in zip(self.srcs, specs):
@@ -124,7 +124,7 @@ class Factors:
                 if found and not used & set(found) and self.sizes[factor] % parts == 0:
                     axes[factor] = found
         if self.call.d_freqs and len({self._head_axes(axes, i) for i in range(len(self.srcs))}) > 1:
-            # A device would add the same heads of one tensor as others, and other heads of another tensor.
+            # Heads are not split: the sum over the devices would count the heads of some tensors several times.
             axes = {factor: found for factor, found in axes.items() if factor in "bs"}
         return axes
 
@@ -138,7 +138,7 @@ class Factors:
         return PartitionSpec(*(entry if entry is None or len(entry) > 1 else entry[0] for entry in entries))
 
     def summed_axes(self, axes):
-        """Returns the mesh axes over which each result is a sum, like Results."""
+        """Returns, as Results, the mesh axes over which each result must be summed."""
         rows = [*axes.get("b", ()), *axes.get("s", ())]
 
         def of(factors, i):
@@ -178,7 +178,7 @@ class Factors:
 
 
 def flatten_factors(factors):
-    """Returns the factors of each array that is present. (The factors of d_freqs are a tuple, and no list of arrays.)"""
+    """Returns the factors of each array that is present. (The factors of d_freqs are a tuple, not a list of arrays.)"""
     flat = []
     for given in factors:
         flat += [given] if isinstance(given, tuple) else [one for one in given or () if one is not None]
@@ -186,7 +186,7 @@ def flatten_factors(factors):
 
 
 def shift(call, flat, axes):
-    """Returns the call and its arguments with positions that count from the first token of this part."""
+    """Returns the call and its arguments for one device, with positions that start at the first token of its part."""
     given = arguments_of(call, flat)
     dims = DIMS[call.spec.layout]
     shape = given.srcs[0].shape
@@ -232,5 +232,5 @@ def _make_partitioned(call, count):
 
 @functools.lru_cache(maxsize=1024)
 def partitioned(call):
-    """Returns the function that makes the call, whose arrays XLA may split over devices."""
+    """Returns a function that makes the call. XLA may split its arrays over devices."""
     return jax.jit(_make_partitioned(call, len(call.dst)))

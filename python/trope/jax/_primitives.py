@@ -22,7 +22,7 @@ from ._partition import partitioned
 
 @jax.tree_util.register_static
 class _Static(tuple):
-    """Values that are known when a function is traced, among the residuals of a derivative."""
+    """Residuals of a derivative that are known when a function is traced."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -31,7 +31,7 @@ def _result_types(call, types):
 
 
 class _Launch(HiPrim):
-    """A call. Its arguments and results are those that are present, in order."""
+    """A call. Its arguments and results are the arrays that are present, in order."""
 
     def __init__(self, call, types):
         self.in_avals, self.out_aval = types, _result_types(call, types)
@@ -40,9 +40,8 @@ class _Launch(HiPrim):
 
     def expand(self, *flat):
         mesh = jax.typeof(flat[0]).sharding.mesh
-        if (
-            mesh.manual_axes and mesh.auto_axes
-        ):  # inside a shard_map over a part of the mesh, XLA cannot ask for a partition
+        # Inside a shard_map over a part of the mesh, XLA cannot ask for a partition.
+        if mesh.manual_axes and mesh.auto_axes:
             return tuple(launch(self.call, *flat))
         return partitioned(self.call)(*flat)
 
@@ -55,7 +54,7 @@ class _Launch(HiPrim):
         return _map(type(self), self.call, flat, dims)
 
     def jvp(self, primals, tangents):
-        """jax.checkpoint calls this instead of vjp_fwd. The derivative is the same, so forward mode stays unsupported."""
+        """jax.checkpoint calls this instead of vjp_fwd. It uses the same vjp, so forward mode stays unsupported."""
         wanted = tuple(not isinstance(t, Zero) for t in tangents)
 
         def merge(flat):
@@ -74,7 +73,7 @@ class _Launch(HiPrim):
         return jax.jvp(call, *pick)
 
     def _split(self, grads):
-        """Returns the Results of upstream gradients. None is 0."""
+        """Returns the upstream gradients as Results. None means 0."""
         return results_of(self.call, [None if isinstance(grad, Zero) else grad for grad in grads])
 
 
@@ -85,7 +84,7 @@ def bind(kind, call, flat):
 
 
 def _cotangents(call, srcs, forward_srcs=None, side=None, weights=None):
-    """Returns the gradients by all arguments of a call, in order. None: there is none."""
+    """Returns the gradients of all arguments of a call, in order. None: the argument has no gradient."""
     count = len(call.dst)
     nothing = [None] * count
     side = side or {}
@@ -173,7 +172,7 @@ class Normed(_Launch):
 
 
 class NormedGradient(_Launch):
-    """The gradients of Normed. Its own derivative is that of the formula in jax.numpy."""
+    """The gradients of Normed. Its own derivative differentiates the formula in jax.numpy."""
 
     def vjp_fwd(self, wanted, *flat):
         call = self.call
@@ -222,7 +221,7 @@ def rotate_normed(spec, side, tensors, weights, in_place=False):
 
 
 def find_normed_gradients(spec, side, dys, xs, weights, rstds, wants_freqs, wants_tensors, wants_weights):
-    """Returns (d_freqs, d_tensors, d_weights), None where a gradient is not wanted."""
+    """Returns (d_freqs, d_tensors, d_weights). None: the gradient is not wanted."""
     reads = tuple(s.scope != "" or (wants_freqs and width > 0) for s, width in zip(spec.norms, spec.rotary_dims))
     present = [tuple(x is not None for x in given) for given in (weights, rstds)]
     call = Call(
@@ -248,14 +247,14 @@ def _map(kind, call, flat, dims):
     return tuple(results), (0,) * len(results)
 
 
-# The layouts of packed streams, and the same with a dimension of batch.
+# The layouts of packed streams, and the same layouts with a batch dimension.
 _BATCHED = {"thd": "bshd", "tghd": "bsghd"}
 
 
 def _fold(call, flat, dims, size):
-    """Makes the mapped dimension a part of the batch, for a call that treats batch entries alike.
+    """Makes the mapped dimension a part of the batch.
 
-    Returns the call, its arguments and the function that takes a result apart, or None if one call cannot do it.
+    Returns the call, its arguments and a function that unfolds its results, or None if one call cannot serve all entries.
     """
     spec = call.spec
     if call.d_freqs or any(call.d_weight) or "cu_seqlens" in call.side:
@@ -315,12 +314,12 @@ def _entries(dims):
 
 
 def _shifted(dim, mapped):
-    """Returns the index of an array's dimension if the array has the mapped dimension, too."""
+    """Returns the index of dimension `dim` of a call in an array that may also have the mapped dimension."""
     return dim + (0 <= mapped <= dim)
 
 
 def _fold_beside(name, x, dim, size, inner):
-    """Returns an array besides the tensors for the batch of all entries, or None if it has no place for them."""
+    """Returns an array of the Side for the folded batch, or None if the call cannot be folded."""
     if name in ("freqs", "cos", "sin"):
         return x if dim < 0 and (x.ndim < 3 or x.shape[-3] == 1) else None
     x = jax.numpy.moveaxis(x, dim, 0) if dim >= 0 else x

@@ -1,4 +1,4 @@
-"""Calls inside jax.shard_map, and of arrays whose types say how they are split (jax.sharding.AxisType.Explicit)."""
+"""Calls inside jax.shard_map, and calls of arrays whose types say how they are split (jax.sharding.AxisType.Explicit)."""
 
 import jax
 
@@ -32,8 +32,8 @@ def _vary(x, axes):
 
 
 def _rotate_parts(tensors, spec, side, weights):
-    """Makes one call for the tensors that vary over the same manual mesh axes. (Most programs have one group.) One call for
-    all of them would have results that vary although their tensors are the same on each device."""
+    """Makes one call for each group of tensors that vary over the same manual mesh axes. (Most programs have one group.)
+    With one call for all tensors, results would vary even if their tensors are the same on each device."""
     beside = _axes(side)
     groups: dict = {}
     for i, x in enumerate(tensors):

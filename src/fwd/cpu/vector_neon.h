@@ -48,7 +48,7 @@ static inline uint32x4_t vector_round_bf16(vector x)
     return vbslq_u32(vceqq_f32(x, x), rounded, vdupq_n_u32(TROPE_NAN_F32));
 }
 
-/* Loads and stores go through bytes, because p has no alignment. */
+/* Loads and stores go through bytes, because p may be unaligned. */
 static inline vector vector_load(int dtype, const char *p)
 {
     const uint8_t *bytes = (const uint8_t *)p;
@@ -93,7 +93,7 @@ static inline void vector_split_bf16(const char *p, vector *even, vector *odd)
 
 static inline void vector_join_bf16(char *p, vector even, vector odd)
 {
-    /* The upper half of each element of `even` replaces the lower half of that element of `odd`. */
+    /* The upper half of each element of `even` replaces the lower half of the same element of `odd`. */
     const uint32x4_t words = vsriq_n_u32(vector_round_bf16(odd), vector_round_bf16(even), 16);
     vst1q_u8((uint8_t *)p, vreinterpretq_u8_u32(words));
 }
