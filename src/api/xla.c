@@ -99,7 +99,8 @@ static trope_status read_header(reader *r, header *h)
 {
     CHECK(read_bytes(r, h, sizeof *h));
     REQUIRE(h->magic == MAGIC, TROPE_ERROR_ARGUMENT, "%s", "call is not of this version of trope");
-    REQUIRE(h->backward == 0 || h->backward == 1, TROPE_ERROR_ARGUMENT, "call has direction %d", h->backward);
+    REQUIRE(h->backward == 0 || h->backward == 1, TROPE_ERROR_ARGUMENT, "call has direction %d, which must be 0 or 1",
+            h->backward);
     CHECK(check_count("operands", h->operands, TROPE_MAX_OPERANDS));
     REQUIRE(h->norms == 0 || h->norms == h->operands, TROPE_ERROR_ARGUMENT, "call has %d norms for %d operands", h->norms,
             h->operands);
@@ -194,7 +195,7 @@ static size_t element_bytes(XLA_FFI_DataType type)
 static trope_status count_bytes(const XLA_FFI_Buffer *b, int64_t *bytes)
 {
     *bytes = (int64_t)element_bytes(b->dtype);
-    REQUIRE(*bytes, TROPE_ERROR_ARGUMENT, "a buffer has elements of XLA's type %d", (int)b->dtype);
+    REQUIRE(*bytes, TROPE_ERROR_ARGUMENT, "a buffer has elements of XLA's type %d, which no call uses", (int)b->dtype);
     for (int64_t d = 0; d < b->rank; d++)
         REQUIRE(b->dims[d] >= 0 && !__builtin_mul_overflow(*bytes, b->dims[d], bytes), TROPE_ERROR_OVERFLOW,
                 "dimension %lld of a buffer is %lld", (long long)d, (long long)b->dims[d]);
@@ -283,7 +284,8 @@ static int is_of_operand(int32_t kind)
 static trope_status set_pointer(ffi_call *c, slot s, const XLA_FFI_Buffer *buffer, int is_result)
 {
     const char *const what = is_result ? "result" : "argument";
-    REQUIRE(s.kind >= 0 && s.kind < POINTER_KINDS, TROPE_ERROR_ARGUMENT, "call has a buffer of kind %d", s.kind);
+    REQUIRE(s.kind >= 0 && s.kind < POINTER_KINDS, TROPE_ERROR_ARGUMENT, "call has a buffer of the unknown kind %d",
+            s.kind);
     const int32_t count = !is_of_operand(s.kind) ? 1 : s.kind >= POINTER_WEIGHT ? c->head.norms : c->head.operands;
     REQUIRE(s.index >= 0 && s.index < count, TROPE_ERROR_ARGUMENT, "call has a buffer of kind %d with index %d of %d",
             s.kind, s.index, count);

@@ -248,7 +248,7 @@ def test_other_functions_of_the_same_name_are_refused(kernel, variant):
         assert eager.isfinite().all()
         with (
             kernelized(model, variant),
-            pytest.raises(kernel.Error, match="RotaryPosEmb does something else than the rotary"),
+            pytest.raises(kernel.Error, match="RotaryPosEmb has other results than the rotary"),
         ):
             model(**words(5))
     function = modeling("modernbert").apply_rotary_pos_emb

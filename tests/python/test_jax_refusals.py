@@ -54,8 +54,8 @@ REFUSED = {
     "cp without layout": ((X,), dict(HALF, cp_size=2, cp_rank=0), "cp_layout", "is missing"),
     "status": ((X,), dict(HALF, status=np.zeros(1, "int32")), "status", "a jax array cannot be written"),
     "accumulate": ((X,), dict(HALF, accumulate=True), "accumulate", "add the gradients"),
-    "norms for another number": ((X, KEY), dict(HALF, norms=[trope.Norm(eps=1e-5)]), "norms", "1 entries for 2"),
-    "a norm that is none": ((X,), dict(HALF, norms=[1.0]), "norms[0]", "must be a trope.Norm or None"),
+    "another number of norms": ((X, KEY), dict(HALF, norms=[trope.Norm(eps=1e-5)]), "norms", "1 entries for 2"),
+    "a norm of another type": ((X,), dict(HALF, norms=[1.0]), "norms[0]", "must be a trope.Norm or None"),
     "a weight of another size": (
         (X,), dict(HALF, norms=trope.Norm(random(1, 15), eps=1e-5)), "norms[0].weight", "must be [head_dim]"),
     "a weight that is a list": ((X,), dict(HALF, norms=trope.Norm([1.0] * 16, eps=1e-5)), "norms[0].weight", "jax array"),
@@ -71,7 +71,7 @@ REFUSED = {
     "a learned inv_freq with few positions": (
         (X,), dict(HALF, inv_freq=INV_FREQ, max_position=6), "inv_freq", "max_position (6) must be more than"),
     "a learned inv_freq with a range": (
-        (X,), dict(HALF, inv_freq=INV_FREQ, out_of_range="clamp"), "inv_freq", "it is for tables"),
+        (X,), dict(HALF, inv_freq=INV_FREQ, out_of_range="clamp"), "inv_freq", "it is only for tables"),
     "max_position alone": ((X,), dict(HALF, max_position=7), "max_position", "that is a jax array"),
 }  # fmt: skip
 ARGUMENT = {"a learned inv_freq with a range": "out_of_range"}

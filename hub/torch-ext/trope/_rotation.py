@@ -104,7 +104,9 @@ def check_replaced(cls, layer):
     in the opposite direction, and ModernBERT's casts to float32.
     """
     if not issubclass(cls, layer) and not _is_same(cls, layer):
-        message = "self: %s does something else than the %s that it replaces: kernelize this model with another layer, or with none"
+        message = (
+            "self: %s has other results than the %s that it replaces: kernelize this model with another layer, or with none"
+        )
         raise Error(message % (layer.__name__, getattr(cls, "kernel_layer_name", cls.__name__)), "self")
 
 

@@ -51,7 +51,7 @@ def _refuse_options(options):
         message = "status is an array that the call writes, and a jax array cannot be written: leave it out"
         raise Error(message, "status")
     if options.get("accumulate"):
-        raise Error("accumulate is for rotate_backward with out, which it adds to: add the gradients", "accumulate")
+        raise Error("accumulate is for rotate_backward, which adds to out: in JAX, add the gradients", "accumulate")
 
 
 def _resolve(tensors, options, max_position):
@@ -67,7 +67,7 @@ def _resolve(tensors, options, max_position):
     if max_position is not None:
         integer(max_position, "max_position", 1)
         if not isinstance(options.get("inv_freq"), jax.Array):
-            raise Error("max_position is for an inv_freq that is a jax array, which has a gradient", "max_position")
+            raise Error("max_position is only for an inv_freq that is a jax array", "max_position")
     if isinstance(options.get("inv_freq"), jax.Array):
         table = _table_of(options["inv_freq"], tensors[0], max_position, options)
         options = dict(options, inv_freq=None, freqs=table, angle_columns="pair")
@@ -101,11 +101,11 @@ def _table_of(inv_freq, x, max_position, options):
         if options.get(name) is not None:
             raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
     if options.get("out_of_range", DEFAULTS["out_of_range"]) != DEFAULTS["out_of_range"]:
-        message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
+        message = "out_of_range is %r, but it is only for tables: with inv_freq, no position is out of range"
         raise Error(message % (options["out_of_range"],), "out_of_range")
     if inv_freq.dtype not in (jax.numpy.float32, jax.numpy.float64):
         message = (
-            "inv_freq has dtype %s, in which a position in the thousands is rotated by a wrong angle: keep it in float32"
+            "inv_freq has dtype %s, with which positions in the thousands are rotated by wrong angles: keep it in float32"
         )
         raise Error(message % inv_freq.dtype, "inv_freq")
     if inv_freq.ndim != 1:
@@ -114,8 +114,8 @@ def _table_of(inv_freq, x, max_position, options):
         for name in ("position_ids", "start_positions"):
             if options.get(name) is not None:
                 message = (
-                    "max_position is missing: with an inv_freq that is a jax array, and %s, it says how many rows the"
-                    " table of angles needs, one more than the largest position"
+                    "max_position is missing: with an inv_freq that is a jax array and %s, it is the number of rows of"
+                    " the table of angles, one more than the largest position"
                 )
                 raise Error(message % name, "max_position")
         layout, cp_size = options.get("layout"), options.get("cp_size")

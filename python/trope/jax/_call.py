@@ -168,7 +168,7 @@ def _prepare(call, arguments, results):
 
 
 def _find_workspace_size(prepared, backward):
-    """Checks the call, except for the values of indices. Returns the bytes of scratch memory that suffice on each device."""
+    """Checks the call, except for the values of indices. Returns the bytes of scratch memory for any device."""
     prepared.find_kernel([2**46 + (i << 42) for i in range(len(prepared.slots))], backward)
     if not backward:
         return 0

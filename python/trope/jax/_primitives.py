@@ -105,9 +105,7 @@ class Rotation(_Launch):
         call, wanted = self.call, arguments_of(self.call, wanted)
         for name in ("cos", "sin"):
             if getattr(wanted.side, name):
-                message = (
-                    "%s has a gradient to compute, and tables of cos and sin have none: give freqs, or use stop_gradient"
-                )
+                message = "%s has a gradient to compute, which is possible only for freqs: give freqs, or use stop_gradient"
                 raise Error(message % name, name)
         given = arguments_of(call, flat)
         wants_freqs = bool(wanted.side.freqs)
@@ -252,7 +250,7 @@ _BATCHED = {"thd": "bshd", "tghd": "bsghd"}
 
 
 def _fold(call, flat, dims, size):
-    """Makes the mapped dimension a part of the batch.
+    """Makes the mapped dimension a part of the batch, if the call treats all batch entries alike.
 
     Returns the call, its arguments and a function that unfolds its results, or None if one call cannot serve all entries.
     """

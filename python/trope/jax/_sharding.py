@@ -101,9 +101,9 @@ def _refuse_other_splits(i, x, factors, axes, layout):
     for dim, (given, kept) in enumerate(zip(_entries(x, x.ndim), expected)):
         if given != kept and given is not None:
             what = {
-                DIMS[layout].tokens: "tokens: with cu_seqlens, or context parallel options, each device needs all of them"
+                DIMS[layout].tokens: "tokens, but with cu_seqlens or context parallel options each device needs all of them"
                 " (position_ids instead of cu_seqlens can be split)",
-                DIMS[layout].heads: "heads, of which the call needs all on each device",
+                DIMS[layout].heads: "heads, but each device needs all of them",
             }.get(dim, "dimension %d, which the call cannot split" % dim)
             message = "tensors[%d] is split over mesh axis %r in %s: use jax.sharding.reshard"
             raise Error(message % (i, given, what), "tensors[%d]" % i)
