@@ -461,7 +461,7 @@ static void refuses_a_wrong_attribute(void)
     REFUSED(make_forward, f.c.args.pairing = 7, "pairing (7)");
 }
 
-static void refuses_every_other_length(void)
+static void refuses_all_other_lengths(void)
 {
     for (int m = 0; m < MAKERS; m++) {
         ffi f;
@@ -590,7 +590,7 @@ int main(int argc, char **argv)
     rotates_in_place();
     answers_metadata();
     refuses_a_wrong_attribute();
-    refuses_every_other_length();
+    refuses_all_other_lengths();
     refuses_wrong_buffers();
     if (device == TROPE_DEVICE_CPU) /* CUDA's kernels write NaN instead */
         refuses_wrong_sequences();

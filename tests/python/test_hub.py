@@ -545,7 +545,7 @@ for kernel in (one, two):
     assert done.returncode == 0, done.stdout
 
 
-def test_operators_of_the_kernel_and_of_the_package_are_apart(kernel):
+def test_operators_of_the_kernel_and_of_the_package_are_separate(kernel):
     x, table = random(2, 5, 3, 16), random(5, 16)
     options = dict(layout="bshd", pairing="half", cos=table, sin=table, angle_columns="half")
     assert kernel.rotate is not trope.torch.rotate

@@ -59,7 +59,7 @@ def dot(a, b):
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_are_those_of_finite_differences(name, x64):
+def test_gradients_match_finite_differences(name, x64):
     loss, arguments = loss_of(name)
     function, gradient = jax.jit(loss), jax.jit(jax.grad(loss, (0, 1, 2)))
     direction = direction_of(arguments, 70)
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_finite_differences(name, x64):
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_of_gradients_are_those_of_finite_differences(name, x64):
+def test_gradients_of_gradients_match_finite_differences(name, x64):
     loss, arguments = loss_of(name)
     along = direction_of(arguments, 90)
     slope = lambda *arguments: dot(jax.grad(loss, (0, 1, 2))(*arguments), along)  # noqa: E731
@@ -83,7 +83,7 @@ def test_gradients_of_gradients_are_those_of_finite_differences(name, x64):
     assert abs(found - expected) < 1e-8 * (1 + abs(expected))
 
 
-def test_a_third_derivative_is_that_of_finite_differences(x64):
+def test_a_third_derivative_matches_finite_differences(x64):
     loss, arguments = loss_of("freqs")
     along = direction_of(arguments, 130)
     slope = lambda *arguments: dot(jax.grad(loss, (0, 1))(*arguments), along[:2])  # noqa: E731
@@ -133,7 +133,7 @@ def test_a_learned_inv_freq_has_a_gradient(ids, x64):
     assert abs(expected) > 0.1 and abs(found - expected) < 1e-8 * (1 + abs(expected))
 
 
-def test_a_learned_inv_freq_rotates_by_products_that_are_rounded_once():
+def test_angles_from_a_learned_inv_freq_are_rounded_once():
     x = random(1, 1, 300, 1, 16)
     inv_freq = np.array(jax_cases.frequencies(16).inv_freq, "float32")
     table = (np.arange(300.0)[:, None] * inv_freq.astype("float64")).astype("float32")
@@ -158,7 +158,7 @@ def maxtext_rotary(x, positions, min_timescale=1, max_timescale=10000.0):
     return jnp.concatenate(turned, -1)
 
 
-def test_results_and_gradients_are_maxtexts():
+def test_results_and_gradients_match_maxtext():
     """MaxText rounds the timescale and the angle, which is a quotient, to f32. Each of the two roundings changes the angle
     by up to 2^-24 of itself. The errors of cos, sin and the products are some units in the last place. With positions below
     512, and elements below 5, the sum is at most 5 * (512 * 2^-22 + 2^-20)."""

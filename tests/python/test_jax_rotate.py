@@ -170,7 +170,7 @@ def test_a_gradient_is_computed_in_the_memory_of_the_upstream_gradient():
     assert len(calls) == 2 and all("output_to_operand_aliasing" in call for call in calls)
 
 
-def test_a_gradient_of_freqs_keeps_the_tensors():
+def test_a_gradient_of_freqs_copies_no_tensor():
     (x, _), options = tensors_of("freqs"), dict(CASES["freqs"][1])
     freqs = options.pop("freqs")
 
@@ -219,7 +219,7 @@ def test_int64_indices():
         assert same_bits(trope.jax.rotate(x, **options), trope.rotate(x, **options))
 
 
-def test_trope_rotate_takes_jax_arrays_and_names_trope_jax_for_traced_ones():
+def test_trope_rotate_takes_jax_arrays_and_names_trope_jax_for_traced_arrays():
     (x, _), options = tensors_of("bshd"), CASES["bshd"][1]
     y = trope.rotate(jnp.array(x), **options)
     assert isinstance(y, jax.Array) and same_bits(y, trope.rotate(x, **options))

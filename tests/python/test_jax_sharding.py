@@ -184,7 +184,7 @@ def test_inside_shard_map_over_a_part_of_the_mesh(kind):
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_keys_with_fewer_heads_than_devices_are_whole_on_each(kind):
+def test_keys_with_fewer_heads_than_devices_are_whole_on_each_device(kind):
     """Gradients of a table add the heads of k once, although each device has all of them."""
     mesh = mesh_of(kind, y=8)
     options = dict(layout="bshd", pairing="half", angle_columns="pair", position_ids=IDS)

@@ -153,7 +153,7 @@ def calls_in(function, *arguments):
 
 
 @pytest.mark.parametrize("name", ["bshd", "sbhd", "thd", "ids", "freqs", "M-RoPE", "norm", "norm of a token"])
-def test_mapped_tensors_are_one_call(name):
+def test_mapped_tensors_take_one_call(name):
     options, tensors = CASES[name][1], mapped_tensors(name, 0)
     function = jax.vmap(lambda *xs: trope.jax.rotate(*xs, **options))
     assert calls_in(function, *tensors) == (1, False)
