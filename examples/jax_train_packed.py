@@ -1,4 +1,4 @@
-"""Trains a small GPT in JAX on packed documents, twice from one seed: trope rotates q and k, or jax.numpy does.
+"""Trains a small GPT in JAX on packed documents, twice from one seed: trope or jax.numpy rotates q and k.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so .venv-jax/bin/python examples/jax_train_packed.py
     python3 examples/jax_train_packed.py --dtype bfloat16        after `pip install .`

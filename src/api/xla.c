@@ -42,7 +42,7 @@ typedef enum pointer_kind {
     POINTER_KINDS
 } pointer_kind;
 
-/* The start of the attribute. After it come trope_args, the operands, the norms (all zero for an operand without one), the
+/* The start of the attribute. After it come trope_args, the operands, the norms (zeros if an operand has none), the
  * phase steps, a `slot` for each argument and then for each result, and pair_axis. */
 typedef struct header {
     uint64_t magic;

@@ -1,7 +1,7 @@
 /* Calls trope_xla_rotate through a call frame like XLA's. It must give the bits of a call of the library, and refuse a
  * wrong attribute and wrong buffers. Each buffer ends at an inaccessible page, so an access beyond it ends the test.
  *
- *     xla [--device cuda]    without a stream, like XLA's CPU backend, or with one, for an emulated CUDA in host memory */
+ *     xla [--device cuda]    without a stream, like XLA's CPU; cuda: on a stream, for an emulated CUDA in host memory */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -97,7 +97,7 @@ typedef struct ffi {
     XLA_FFI_DataType attribute_type;
 } ffi;
 
-/* Where the memory of each buffer, and of the attribute, ends. An inaccessible page follows. */
+/* The end of the memory of each buffer and of the attribute. An inaccessible page follows. */
 static unsigned char *homes[MAX_BUFFERS + 1];
 
 static void make_homes(void)

@@ -387,7 +387,7 @@ def test_float64(table_dtype, kernel):
 
 
 def make_norms(name):
-    """Returns the norms of q and k of a model, and a function that applies one to [batch, heads, tokens, head_dim]."""
+    """Returns the norms of q and k of a model, and a function that applies a norm to [batch, heads, tokens, head_dim]."""
     cls = {"qwen3": "Qwen3RMSNorm", "gemma3": "Gemma3RMSNorm", "olmo2": "Olmo2RMSNorm"}[name]
     of_token = name == "olmo2"
     norms = [getattr(modeling(name), cls)(32 * heads if of_token else 32, eps=1e-6) for heads in (4, 2)]
@@ -577,7 +577,7 @@ def test_python_follows_the_rules_of_the_hub(variant):
 
 
 def test_variants_for_cuda(tmp_path):
-    """A library with CUDA gets a variant for its major version. Without CUDA there is none."""
+    """A library with CUDA gets a variant for its major version. make.py refuses a library without CUDA."""
     done = make(LIBRARY, tmp_path, "--cuda", "13.0", "--archs", "9.0,10.0+PTX")
     if "cuda" not in trope.info().splitlines()[1]:
         assert done.returncode and "has no backend cuda" in done.stderr and not any(tmp_path.iterdir())

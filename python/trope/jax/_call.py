@@ -1,4 +1,4 @@
-"""One call of the library as XLA's custom call: the attribute that describes it, its buffers, and the check before it runs.
+"""A call of the library as a custom call of XLA: the attribute that describes it, its buffers, and the check while tracing.
 
 src/api/xla.c reads the attribute.
 """
@@ -220,7 +220,7 @@ class _Ready(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _make_ready(call, shapes):
-    """Checks a call of arrays with these shapes and dtypes, and prepares it. Without work, it has no attribute."""
+    """Checks and prepares a call of arrays with these shapes and dtypes. If it has no work, the attribute is None."""
     given = arguments_of(call, [jax.ShapeDtypeStruct(*each) for each in shapes])
     results = _result_shapes(call, given)
     prepared = _prepare(call, given, results)
