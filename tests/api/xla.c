@@ -461,6 +461,32 @@ static void refuses_a_wrong_attribute(void)
     REFUSED(make_forward, f.c.args.pairing = 7, "pairing (7)");
 }
 
+/* A count of the attribute's first struct that the handler's copy has no room for. The attribute itself stays short. */
+static void check_count_is_refused(size_t at, int32_t count, const char *text)
+{
+    ffi f;
+    make_forward(&f);
+    fill(&f, 3);
+    const size_t size = write_attribute(&f);
+    memcpy(homes[MAX_BUFFERS] - size + at, &count, sizeof count);
+    const struct XLA_FFI_Error *error = run_with(&f, size);
+    CHECK_MESSAGE(error && strstr(error->message, text), "\"%s\" is not in \"%s\"", text, error ? error->message : "");
+}
+
+static void refuses_counts_beyond_the_limits(void)
+{
+    const int32_t wrong[] = {-1, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        check_count_is_refused(offsetof(head, operands), wrong[i], "operands, which must be 0 to 16");
+        check_count_is_refused(offsetof(head, phase_steps), wrong[i], "phase steps, which must be 0 to 512");
+        check_count_is_refused(offsetof(head, axes), wrong[i], "axes, which must be 0 to 512");
+        check_count_is_refused(offsetof(head, slots), wrong[i], "buffers, which must be 0 to");
+    }
+    check_count_is_refused(offsetof(head, operands), TROPE_MAX_OPERANDS + 1, "must be 0 to");
+    check_count_is_refused(offsetof(head, phase_steps), TROPE_MAX_ROTARY_DIM / 2 + 1, "must be 0 to");
+    check_count_is_refused(offsetof(head, axes), TROPE_MAX_ROTARY_DIM / 2 + 1, "must be 0 to");
+}
+
 static void refuses_all_other_lengths(void)
 {
     for (int m = 0; m < MAKERS; m++) {
@@ -590,6 +616,7 @@ int main(int argc, char **argv)
     rotates_in_place();
     answers_metadata();
     refuses_a_wrong_attribute();
+    refuses_counts_beyond_the_limits();
     refuses_all_other_lengths();
     refuses_wrong_buffers();
     if (device == TROPE_DEVICE_CPU) /* CUDA's kernels write NaN instead */
