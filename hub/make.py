@@ -28,7 +28,7 @@ HUB = pathlib.Path(__file__).resolve().parent
 ROOT = HUB.parent
 # The parts of python/trope that trope.torch does not import. Most of them are for other libraries.
 LEFT_OUT = """
-    __main__.py _apply _dropin.py _fused_norms.py _recipes.py apex.py flash_attn liger.py megatron transformer_engine.py
+    __main__.py _apply _dropin.py _fused_norms.py _recipes.py apex.py flash_attn jax liger.py megatron transformer_engine.py
     transformers.py py.typed *.so __pycache__
 """
 # The library uses no symbol of PyTorch, so it fits every version that trope.torch supports, which is 2.4 or later.
