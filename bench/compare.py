@@ -22,6 +22,7 @@ Exit status: 1 if a result is wrong, or if this library raises.
 """
 
 import argparse
+import functools
 import gc
 import importlib.util
 import json
@@ -394,6 +395,21 @@ def time_host(function, device, rounds):
     return 1e6 * statistics.median(times)
 
 
+class Empty(torch.autograd.Function):
+    """Allocates q, k and their gradients, and launches no kernel: the least that a library with autograd must do."""
+
+    @staticmethod
+    def forward(ctx, q, k):
+        return torch.empty_like(q), torch.empty_like(k)
+
+    @staticmethod
+    def backward(ctx, d_q, d_k):
+        return torch.empty_like(d_q), torch.empty_like(d_k)
+
+
+EMPTY = "torch, autograd Function without kernels"
+
+
 class Host:
     """q and k with few tokens, so that the GPU has almost no work."""
 
@@ -407,18 +423,17 @@ class Host:
         self.gradients = peers.views_of(peers.make_flats(self.problem, "backward", 2), shapes, "bshd")
         self.leaves = [t.detach().requires_grad_() for t in self.tensors]
 
-    def _forward(self, way):
+    def _forward(self, apply):
         with torch.no_grad():
-            return time_host(lambda: way.apply(self.problem, *self.tensors), self.device, self.rounds)
+            return time_host(lambda: apply(*self.tensors), self.device, self.rounds)
 
-    def _autograd(self, way):
+    def _autograd(self, apply):
         with torch.enable_grad():
-            return time_host(lambda: way.apply(self.problem, *self.leaves), self.device, self.rounds)
+            return time_host(lambda: apply(*self.leaves), self.device, self.rounds)
 
-    def _both(self, way):
+    def _both(self, apply):
         def call():
-            results = way.apply(self.problem, *self.leaves)
-            return torch.autograd.grad(results, self.leaves, self.gradients)
+            return torch.autograd.grad(apply(*self.leaves), self.leaves, self.gradients)
 
         with torch.enable_grad():
             return time_host(call, self.device, self.rounds)
@@ -432,11 +447,17 @@ class Host:
             row["status"], row["note"] = "failed", peers.first_line(error)
         return row
 
+    def _run(self, name, library, apply, has_autograd):
+        functions = {"no_grad": lambda: self._forward(apply)}
+        if has_autograd:
+            functions.update(autograd=lambda: self._autograd(apply), both=lambda: self._both(apply))
+        return self._row(name, library, functions)
+
     def run_way(self, way):
-        functions = {"no_grad": lambda: self._forward(way)}
-        if way.autograd:
-            functions.update(autograd=lambda: self._autograd(way), both=lambda: self._both(way))
-        return self._row(way.name, way.library, functions)
+        return self._run(way.name, way.library, functools.partial(way.apply, self.problem), way.autograd)
+
+    def run_empty(self):
+        return self._run(EMPTY, "torch eager", Empty.apply, True)
 
     # This library, without the upper layers of the Python package
 
@@ -476,16 +497,26 @@ class Host:
 def run_host(ways, device, rounds, only=None):
     host = Host(device, rounds)
     rows = [row for row in host.run_layers() if is_wanted("host/" + row["way"], only)]
+    empty = host.run_empty()
+    rows.append(empty)
     for way in ways_of(peers.CASES[0], "forward", ways, device):
         if way.memory == "bshd" and is_wanted("host/" + way.name, only):
             rows.append(host.run_way(way))
+    for row in rows:
+        add_host_ratio(row, empty)
     return rows
+
+
+def add_host_ratio(row, empty):
+    """Adds the ratio of the times of forward and backward to those of Empty. The goal for this library is 1.25."""
+    if row.get("both_us") and empty.get("both_us"):
+        row["both_ratio"] = row["both_us"] / empty["both_us"]
 
 
 # ---- Output ----
 
 HEAD = "%-17s %-8s %-34s %6s %9s %9s %6s %7s %s"
-HOST_HEAD = "%-36s %9s %9s %12s %s"
+HOST_HEAD = "%-40s %9s %9s %12s %9s %s"
 
 
 def number(value, form):
@@ -511,9 +542,10 @@ def print_rows(rows):
 
 
 def print_host(rows):
-    print(HOST_HEAD % ("# us of the host for a call", "no grad", "autograd", "and backward", ""))
+    print(HOST_HEAD % ("# us of the host for a call", "no grad", "autograd", "and backward", "to empty", ""))
     for row in rows:
         times = [number(row.get(column + "_us"), "%.2f") for column in Host.COLUMNS]
+        times.append(number(row.get("both_ratio"), "%.2f"))
         note = "" if row["status"] == "ok" else "failed " + row["note"]
         print((HOST_HEAD % (row["way"], *times, note)).rstrip())
     sys.stdout.flush()

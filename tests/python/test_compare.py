@@ -78,7 +78,16 @@ def test_host_time_is_measured_for_each_layer(result):
     rows = {row["way"]: row for row in json.loads(result.read_text())["host"]}
     assert {"trope, the C function alone", "trope, launch of trope.torch", "trope", "torch eager"} <= rows.keys()
     assert all(row["status"] == "ok" for row in rows.values()), rows
-    assert "both_us" in rows["trope"] and "both_us" in rows["torch eager"]
+    assert all("both_us" in rows[way] for way in ("trope", "torch eager", compare.EMPTY))
+
+
+def test_host_ratio_compares_forward_and_backward():
+    rows = [{"both_us": 50.0}, {"both_us": None}, {}]
+    for row in rows:
+        compare.add_host_ratio(row, {"both_us": 40.0})
+    assert rows == [{"both_us": 50.0, "both_ratio": 1.25}, {"both_us": None}, {}]
+    compare.add_host_ratio(rows[1], {"both_us": None})
+    assert "both_ratio" not in rows[1]
 
 
 def test_json_has_one_line_for_each_case(result):
