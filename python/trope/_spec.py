@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from . import _abi
 from ._errors import Error, refuse_unknown
-from ._options import ARRAYS, DEFAULTS, NO_ARRAYS, SETTINGS, TABLE, Side, Spec
+from ._options import ARRAYS, DEFAULTS, NO_ARRAYS, NO_NORM, SETTINGS, TABLE, Side, Spec
 from ._values import flag, integer, integers, listed, number, shown, word
 from .frequencies import frequency_list
 
@@ -289,3 +289,32 @@ def intern(spec):
     if len(_specs) > 1024:
         _specs.clear()
     return _specs.setdefault(spec, spec)
+
+
+def subset(spec, keep):
+    """Returns the Spec of some of the tensors."""
+    if len(keep) == len(spec.rotary_dims):
+        return spec
+    names = ("rotary_dims", "rotary_offsets", "shared_heads") + (("norms",) if spec.norms else ())
+    return spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names})
+
+
+def widen(spec, whole, shape):
+    """Makes a call of some tensors of `whole` read the same columns of the table, frequencies and axes of pairs as `whole`.
+
+    The widest rotary_dim decides how many are read. If all tensors are narrower, or only copied, the call needs one more
+    tensor: one head of zeros with that width. Returns the Spec, and the shape of this tensor or None. `shape` is that of
+    another tensor of the call.
+    """
+    widest = max(whole.rotary_dims)
+    if max(spec.rotary_dims) == widest:
+        return spec, None
+    dims, shape = DIMS[spec.layout], list(shape)
+    shape[dims.heads], shape[dims.head_dim] = 1, widest
+    spec = spec._replace(
+        rotary_dims=(*spec.rotary_dims, widest),
+        rotary_offsets=(*spec.rotary_offsets, 0),
+        shared_heads=(*spec.shared_heads, 0),
+        norms=(*spec.norms, NO_NORM) if spec.norms else (),
+    )
+    return spec, shape

@@ -8,37 +8,15 @@ from jax import numpy as jnp
 
 from .._errors import Error
 from .._norms import count_heads
-from .._options import NO_NORM
-from .._spec import DIMS
-
-
-def subset(spec, keep):
-    """Returns the Spec of some of the tensors."""
-    if len(keep) == len(spec.rotary_dims):
-        return spec
-    names = ("rotary_dims", "rotary_offsets", "shared_heads") + (("norms",) if spec.norms else ())
-    return spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names})
+from .._spec import DIMS, subset, widen
 
 
 def as_wide(spec, whole, tensors):
-    """Returns (spec, tensors) for some tensors of `whole`, with the table columns, frequencies and pair axes of `whole`.
-
-    The widest rotary_dim decides how many a call reads. If all given tensors are narrower, or only copied, one head of
-    zeros with that width is added.
-    """
-    widest = max(whole.rotary_dims)
-    if max(spec.rotary_dims) == widest:
+    """Returns the Spec and the tensors of a call of some tensors of `whole`, with the zeros that widen asks for."""
+    spec, shape = widen(spec, whole, tensors[0].shape)
+    if shape is None:
         return spec, list(tensors)
-    dims, shape = DIMS[spec.layout], list(tensors[0].shape)
-    shape[dims.heads], shape[dims.head_dim] = 1, widest
-    spec = spec._replace(
-        rotary_dims=(*spec.rotary_dims, widest),
-        rotary_offsets=(*spec.rotary_offsets, 0),
-        shared_heads=(*spec.shared_heads, 0),
-        norms=(*spec.norms, NO_NORM) if spec.norms else (),
-    )
-    zeros = jnp.broadcast_to(jnp.zeros_like(tensors[0]).sum(), shape)
-    return spec, [*tensors, zeros]
+    return spec, [*tensors, jnp.broadcast_to(jnp.zeros_like(tensors[0]).sum(), shape)]
 
 
 # ---- Rotations ----

@@ -13,8 +13,6 @@ import torch
 
 from .. import _spec
 from .._errors import Error
-from .._options import NO_NORM
-from .._spec import DIMS
 
 
 def interned(spec):
@@ -34,30 +32,14 @@ def refuse_gradients_of_tables(side):
 
 def subset(spec, keep):
     """Returns the Spec of some of the tensors."""
-    if len(keep) == len(spec.rotary_dims):
-        return spec
-    names = ("rotary_dims", "rotary_offsets", "shared_heads") + (("norms",) if spec.norms else ())
-    return interned(spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names}))
+    some = _spec.subset(spec, keep)
+    return some if some is spec else interned(some)
 
 
 def as_wide(spec, whole, tensors):
-    """Makes a call of some tensors of `whole` read the same columns of the table, frequencies and axes of pairs as `whole`.
-
-    The widest rotary_dim decides how many are read. If all tensors are narrower, or only copied, one head of zeros with
-    that width is added.
-    """
-    widest = max(whole.rotary_dims)
-    if max(spec.rotary_dims) == widest:
-        return spec, tensors
-    dims, shape = DIMS[spec.layout], list(tensors[0].shape)
-    shape[dims.heads], shape[dims.head_dim] = 1, widest
-    spec = spec._replace(
-        rotary_dims=(*spec.rotary_dims, widest),
-        rotary_offsets=(*spec.rotary_offsets, 0),
-        shared_heads=(*spec.shared_heads, 0),
-        norms=(*spec.norms, NO_NORM) if spec.norms else (),
-    )
-    return interned(spec), [*tensors, tensors[0].new_zeros(shape)]
+    """Returns the Spec and the tensors of a call of some tensors of `whole`, with the zeros that _spec.widen asks for."""
+    spec, zeros = _spec.widen(spec, whole, tensors[0].shape)
+    return (spec, tensors) if zeros is None else (interned(spec), [*tensors, tensors[0].new_zeros(zeros)])
 
 
 def _halves(x, spec, pairing):
