@@ -28,7 +28,6 @@ COMMANDS = {
     "tools/quickstart": INSTALLS,
     "tools/test": INSTALLS,
     "pip install .": INSTALLS + "; .ci/run makes and installs a wheel",
-    "pip install jax .": INSTALLS,
     "cmake -S . -B build && cmake --build build -j && cmake --install build --prefix PREFIX": INSTALLS + "; package",
     "python -m trope apply IN.safetensors -o OUT.safetensors": "python_apply_files",
     "trope bench": LONG + "; tools_commands runs cases of it",
