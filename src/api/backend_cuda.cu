@@ -43,12 +43,17 @@ static void kernel_name(const trope_plan *of, char *name, size_t size)
     snprintf(name, size, "%s", kernel->name);
 }
 
+/* A kernel may have several places in a table. */
 static void list_kernels(const void *table, size_t bytes, const char **names, int *count)
 {
     const trope_cuda_kernel *const kernels = (const trope_cuda_kernel *)table;
-    for (size_t i = 0; i < bytes / sizeof *kernels; i++)
-        if (kernels[i].function)
+    for (size_t i = 0; i < bytes / sizeof *kernels; i++) {
+        bool is_new = kernels[i].function != NULL;
+        for (size_t j = 0; is_new && j < i; j++)
+            is_new = kernels[j].function != kernels[i].function;
+        if (is_new)
             names[(*count)++] = kernels[i].name;
+    }
 }
 
 const char *const *trope_cuda_list_kernels(int *count)

@@ -40,6 +40,7 @@ BUDGET = [
     (r"norm_gradient_kernel<\d,vectors,searched,", 128, 3100),
     (r"norm_gradient_kernel<\d,vectors,searched-generic", 128, 3600),
     (r"norm_gradient_walk_kernel", 128, 11600),
+    (r"token_gradient_kernel", 64, 3600),
     (r"norm_gradient_generic_kernel", 64, 12300),
     (r"norm_generic_kernel", 64, 7600),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),

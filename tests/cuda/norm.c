@@ -16,6 +16,7 @@ typedef struct norm_case {
     int bare;                                 /* 1 + the index of the operand without a norm; 0: all have norms */
     int after;                                /* 1: the norm is after the rotation, 0: before it */
     int token;                                /* 1: over all heads of a token, 0: over each head */
+    int d_weight;                             /* 1: the device also computes d_weight, which is not compared here */
 } norm_case;
 
 enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
@@ -27,10 +28,17 @@ enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
     {                                                                                                                      \
         2, 128, 128, 0                                                                                                     \
     }
-#define BACKWARD .backward = 1, .forward_src = 1
-#define PACKED   .cu_dtype = TROPE_I32, .sequences = 5, .longest = 20, .padding = TROPE_PADDING_ZERO
-#define BF16     .weight_dtype = TROPE_BF16
-#define F32      .weight_dtype = TROPE_F32
+/* Each operand fills whole warps. */
+#define FULL_WARPS                                                                                                         \
+    {8, 128, 128, 0},                                                                                                      \
+    {                                                                                                                      \
+        4, 128, 128, 0                                                                                                     \
+    }
+#define TOKEN_WEIGHTS BF16, .token = 1, .per_head = 1, .d_weight = 1
+#define BACKWARD      .backward = 1, .forward_src = 1
+#define PACKED        .cu_dtype = TROPE_I32, .sequences = 5, .longest = 20, .padding = TROPE_PADDING_ZERO
+#define BF16          .weight_dtype = TROPE_BF16
+#define F32           .weight_dtype = TROPE_F32
 
 /* clang-format off */
 static const norm_case cases[] = {
@@ -112,7 +120,7 @@ static const norm_case cases[] = {
                                 .rows = 37}, BF16, .token = 1, .per_head = 1},
     {"vectors-norm", {"token, and v", SHAPE(TROPE_F16, TROPE_BSHD, {8, 80, 80, 0}, {5, 80, 80, 0}, {8, 80, TROPE_COPY, 0}),
                       .pairing = 2}, F32, .token = 1, .bare = 3},
-    {"norm-searched-phase", {"token, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .token = 1, .per_head = 1,
+    {"norm-of-tokens-searched-phase", {"token, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .token = 1, .per_head = 1,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm-after-from-tokens-phase", {"token, after", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .token = 1, .after = 1},
     {"elements-norm", {"token, more heads than a block has", FEW_TOKENS(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0})}, BF16, .token = 1,
@@ -123,6 +131,22 @@ static const norm_case cases[] = {
      .rstd_use = TROPE_RSTD_READ},
     {"vectors-norm-gradient", {"dx, token, more heads than a block has", FEW_TOKENS(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0}), BACKWARD},
      BF16, .token = 1, .rstd_use = TROPE_RSTD_READ},
+    {"of-heads", {"dx, d_weight", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16, .per_head = 1, .d_weight = 1},
+    {"of-heads", {"dx, token, d_weight, heads in two warps", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, TOKEN_WEIGHTS},
+    {"of-heads", {"dx, token, d_weight of f32", SHAPE(TROPE_BF16, TROPE_BSHD, FULL_WARPS), BACKWARD}, F32, .token = 1, .per_head = 1,
+     .d_weight = 1},
+    {"of-tokens", {"dx, token, d_weight", SHAPE(TROPE_BF16, TROPE_BSHD, FULL_WARPS), BACKWARD, .batch = 2}, TOKEN_WEIGHTS},
+    {"of-tokens", {"dx, token, d_weight, sbhd, in place", SHAPE(TROPE_BF16, TROPE_SBHD, FULL_WARPS), BACKWARD, .batch = 3,
+                   .in_place = 1}, TOKEN_WEIGHTS},
+    {"of-tokens", {"dx, token, d_weight, interleaved", SHAPE(TROPE_BF16, TROPE_BSHD, FULL_WARPS), BACKWARD, .pairing = 2}, TOKEN_WEIGHTS},
+    {"of-tokens", {"dx, token, d_weight, many heads", FEW_TOKENS(TROPE_BF16, TROPE_BSHD, {104, 64, 64, 0}, {40, 64, 64, 0}, {8, 64, 64, 0}),
+                   BACKWARD}, TOKEN_WEIGHTS},
+    {"of-tokens", {"dx, token, d_weight, packed", SHAPE(TROPE_BF16, TROPE_THD, FULL_WARPS), BACKWARD, PACKED, .gap = 5}, TOKEN_WEIGHTS,
+     .rstd_use = TROPE_RSTD_READ},
+    {"of-tokens", {"dx, token, d_weight, padding copied", SHAPE(TROPE_BF16, TROPE_THD, FULL_WARPS), BACKWARD, .cu_dtype = TROPE_I32,
+                   .sequences = 5, .longest = 20, .padding = TROPE_PADDING_COPY, .gap = 5}, TOKEN_WEIGHTS},
+    {"of-tokens", {"dx, token, d_weight, ids and freqs", SHAPE(TROPE_BF16, TROPE_BSHD, FULL_WARPS), BACKWARD, .angles = FREQS, .rows = 50,
+                   .ids_dtype = TROPE_I64}, TOKEN_WEIGHTS},
     {"elements-norm-gradient", {"dx, token, heads of 22, after", SHAPE(TROPE_F16, TROPE_BSHD, {300, 22, 12, 4}), BACKWARD}, F32, .token = 1,
      .after = 1},
     {"elements-norm", {"f64", SHAPE(TROPE_F64, TROPE_BSHD, {2, 64, 64, 0}), .angles = TABLES, .rows = 37}, F32,
@@ -193,6 +217,18 @@ static void *give_workspace(call *c)
     return workspace;
 }
 
+/* Gives each operand memory of the device for its d_weight. Returns the memory. */
+static void *give_d_weight(const norm_case *c, trope_norm *norm)
+{
+    enum { BYTES = 1 << 16 };
+    unsigned char *memory = NULL;
+    if (c->d_weight)
+        CUDA_MUST(cudaMalloc((void **)&memory, CASE_OPERANDS * BYTES));
+    for (int i = 0; memory && i < CASE_OPERANDS && c->k.operands[i].heads; i++)
+        norm[i].d_weight = memory + i * BYTES;
+    return memory;
+}
+
 static void check_case(const norm_case *c, uint64_t seed)
 {
     call_case k = c->k;
@@ -206,6 +242,7 @@ static void check_case(const norm_case *c, uint64_t seed)
     set_norms(c, p, p->host, &p->on_host, norm[0], norms[0]);
     set_norms(c, p, p->device, &p->on_device, norm[1], norms[1]);
     draw_norms(c, p, &random);
+    void *const d_weight = give_d_weight(c, norm[1]);
     void *const workspace = k.backward ? give_workspace(&p->on_device) : NULL;
     CHECK_MESSAGE(trope_kernel_name(call_args(&p->on_device), k.backward, name, sizeof name) == TROPE_OK, "%s: %s", k.name,
                   trope_last_error());
@@ -214,6 +251,7 @@ static void check_case(const norm_case *c, uint64_t seed)
                   k.name, name, c->kernel);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", k.name, trope_last_error());
     CHECK_MESSAGE(problem_holds(p, NULL), "%s (%s): differs from the CPU", k.name, name);
+    CUDA_MUST(cudaFree(d_weight));
     CUDA_MUST(cudaFree(workspace));
     problem_free(p);
 }
@@ -235,10 +273,13 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
 
 /* Checks that the vector kernel and the element kernel add d_weight in the same order. Weights that are not aligned require
  * the element kernel. */
-static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head, int token)
+static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head, int token, int fills_warps)
 {
     enum { BYTES = 2 * 33 * 128 * sizeof(float) };
-    const int32_t q_heads = per_head ? 7 : 33, k_heads = per_head ? 3 : 9; /* few, because the element kernel is slow */
+    const int32_t q_heads = fills_warps ? 8 : per_head ? 7 : 33, k_heads = fills_warps ? 4 : per_head ? 3 : 9;
+    const char *const kernel = fills_warps ? "vectors-norm-gradient-of-tokens"
+                               : per_head  ? "vectors-norm-gradient-of-heads"
+                                           : "vectors-norm-gradient";
     const norm_case c = {"",
                          {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{q_heads, 128, 128, 0}, {k_heads, 128, 128, 0}},
                           .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
@@ -259,7 +300,7 @@ static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head,
         norm[i].d_weight = p->device + p->map.regions[REGION_RSTD].at + i * BYTES / 2;
     memset(p->host + p->map.regions[REGION_RSTD].at, 0, BYTES); /* memory that is not d_weight stays 0 */
     problem_upload(p, NULL);
-    memcpy(by_vectors, find_d_weight(p, per_head ? "vectors-norm-gradient-of-heads" : "vectors-norm-gradient"), BYTES);
+    memcpy(by_vectors, find_d_weight(p, kernel), BYTES);
     memmove(p->host + p->map.regions[REGION_WEIGHTS].at + 2, problem_region(p, REGION_WEIGHTS), WEIGHTS - 2);
     problem_upload(p, NULL);
     for (int i = 0; i < 2; i++)
@@ -359,12 +400,14 @@ int main(void)
 {
     device_require();
     check_all_sequences();
-    for (int per_head = 0; per_head < 2; per_head++)
-        for (int token = 0; token <= per_head; token++) {
-            check_order_of_d_weight(1, 1, per_head, token);
-            check_order_of_d_weight(37, 3, per_head, token);
-            check_order_of_d_weight(per_head ? 600 : 1500, 1, per_head, token); /* sums of several parts, longer runs */
-        }
+    static const int kinds[][3] = {{0, 0, 0}, {1, 0, 0}, {1, 1, 0}, {1, 1, 1}}; /* per_head, token, fills_warps */
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const int *const kind = kinds[i];
+        check_order_of_d_weight(1, 1, kind[0], kind[1], kind[2]);
+        check_order_of_d_weight(37, 3, kind[0], kind[1], kind[2]);
+        check_order_of_d_weight(kind[0] ? 600 : 1500, 1, kind[0], kind[1],
+                                kind[2]); /* sums of several parts, longer runs */
+    }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)
             check_case(&cases[i], 100 * i + seed);

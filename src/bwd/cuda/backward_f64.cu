@@ -4,5 +4,5 @@
 const trope_backward_kernels trope_backward_f64 = {
     {SUM_KERNEL("f64", TROPE_F64, "elements", false), {NULL, NULL}},
     {GRADIENT_KERNEL("f64", TROPE_F64, "elements", false), {NULL, NULL}},
-    {{}, {}, {}, GENERIC_NORM_GRADIENT_KERNEL("f64", TROPE_F64)},
+    {{}, {}, {}, {}, GENERIC_NORM_GRADIENT_KERNEL("f64", TROPE_F64)},
 };

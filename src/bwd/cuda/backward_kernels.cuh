@@ -6,6 +6,7 @@
 #include "bwd/cuda/head_sums.cuh"
 #include "bwd/cuda/kernels.h"
 #include "bwd/cuda/norm_gradient_generic.cuh"
+#include "bwd/cuda/token_gradient.cuh"
 
 #define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
@@ -36,34 +37,36 @@
      {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", POSITIONS_SEARCHED, ANGLES_PHASE),                              \
       NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", POSITIONS_SEARCHED, ANGLES_TABLE)},                             \
      {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", POSITIONS_SEARCHED_GENERIC, ANGLES_PHASE)}},            \
+        {},                                                                                                                \
     {                                                                                                                      \
         ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "-after-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE,         \
                                      TROPE_NORM_AFTER)                                                                     \
     }
 #define FEW_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                             \
-    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE)}},                      \
+    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE)}}, {},                  \
     {                                                                                                                      \
     }
-#define WALK_KERNEL(name, DTYPE)                                                                                           \
+#define WALK_KERNELS(name, DTYPE)                                                                                          \
     {                                                                                                                      \
-        (const void *)norm_gradient_walk_kernel<norm_gradient_walk<DTYPE>>, "cuda-" name "-vectors-norm-gradient-of-heads" \
+        {(const void *)norm_gradient_walk_kernel<norm_gradient_walk<DTYPE>>,                                               \
+         "cuda-" name "-vectors-norm-gradient-of-heads"},                                                                  \
+            {(const void *)token_gradient_kernel<token_gradient<DTYPE>>, "cuda-" name "-vectors-norm-gradient-of-tokens"}, \
     }
 #define NO_FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                         \
-    {},                                                                                                                    \
+    {}, {},                                                                                                                \
     {                                                                                                                      \
     }
-#define NO_KERNEL(name, DTYPE)                                                                                             \
+#define NO_KERNELS(name, DTYPE)                                                                                            \
     {                                                                                                                      \
-        NULL, NULL                                                                                                         \
     }
-/* FAST is the list of fast paths for norms, WALK the kernel for heads that have their own weights. */
-#define BACKWARD_KERNELS(name, DTYPE, FAST, WALK)                                                                          \
+/* FAST is the list of fast paths for norms, WALKS the list of kernels for heads that have their own weights. */
+#define BACKWARD_KERNELS(name, DTYPE, FAST, WALKS)                                                                         \
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
             {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", POSITIONS_GENERIC, ANGLES_GENERIC, 0),       \
              GENERIC_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                   \
-            WALK(name, DTYPE)                                                                                              \
+            WALKS(name, DTYPE)                                                                                             \
     }
 
 #endif

@@ -8,10 +8,10 @@
 #include "fwd/cuda/kernels.h"
 
 typedef struct trope_backward_kernels {
-    trope_cuda_kernel sums[2];       /* sums over heads: by elements, by vectors */
-    trope_cuda_kernel gradient[2];   /* the pass of the gradient of the angles: by elements, by vectors */
-    trope_norm_kernels norm;         /* backward of norms */
-    trope_cuda_kernel norm_of_heads; /* by vectors, if each head has its own weights */
+    trope_cuda_kernel sums[2];     /* sums over heads: by elements, by vectors */
+    trope_cuda_kernel gradient[2]; /* the pass of the gradient of the angles: by elements, by vectors */
+    trope_norm_kernels norm;       /* backward of norms */
+    trope_cuda_kernel walk[2];     /* backward of norms by vectors, if each head has its own weights: generic; tokens */
 } trope_backward_kernels;
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;

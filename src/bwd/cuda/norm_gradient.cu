@@ -121,7 +121,7 @@ static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_for
         return &kernels->norm.elements;
     const trope_plan_norm &n = common_norm(pass.plan).head->norm;
     if (form.walks)
-        return &kernels->norm_of_heads;
+        return &kernels->walk[form.one_head];
     return n.is_token ? &kernels->norm.vectors : find_norm_kernel(kernels->norm, pass.plan, form);
 }
 
@@ -240,8 +240,11 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
     const void *const kernel = find_pass(pass, form)->function;
     const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
     call.sums = sums;
-    if (form.walks)
-        call.thread_sums_at = (uint32_t)(l.shared_memory_bytes - bytes_of_thread_sums(form, l.threads.x * l.threads.y));
+    const unsigned threads = l.threads.x * l.threads.y;
+    if (form.walks) {
+        call.vectors_ahead_at = (uint32_t)(l.shared_memory_bytes - bytes_of_vectors_ahead(form, threads));
+        call.thread_sums_at = (uint32_t)(call.vectors_ahead_at - bytes_of_thread_sums(form, threads));
+    }
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld tokens) are too large for one launch",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};

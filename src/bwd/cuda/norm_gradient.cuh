@@ -23,25 +23,33 @@ struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, POSITIONS_GENERIC, ANGL
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
 };
 
+/* Returns where a thread has the first of COUNT groups of 16 bytes. The threads of a warp have their first groups side by
+ * side, then their second ones, and so on: the distance between two groups of a thread is 32 groups. */
+template <int COUNT, class GROUP> __device__ __forceinline__ GROUP *groups_of_thread(uint32_t at)
+{
+    static_assert(sizeof(GROUP) == 16, "");
+    return (GROUP *)(shared_memory + at) + thread_of_block() / 32 * (32 * COUNT) + thread_of_block() % 32;
+}
+
 /* A thread's sums of d_weight, one for each element of its heads. They lie in shared memory, because registers are
  * scarce. */
 template <class R> struct thread_sums {
     static constexpr int GROUPS = R::PAIRS / CELL_SUMS; /* groups of a vector */
-    term_group *of; /* the thread's first group; the distance to its next one is the block's number of threads */
+    term_group *of;                                     /* groups_of_thread */
 
     __device__ __forceinline__ explicit thread_sums(const norm_gradient_call &call)
-        : of((term_group *)(shared_memory + call.thread_sums_at) + thread_of_block())
+        : of(groups_of_thread<R::HEADS * 2 * GROUPS, term_group>(call.thread_sums_at))
     {
 #pragma unroll
         for (int i = 0; i < R::HEADS * 2 * GROUPS; i++)
-            of[i * threads_of_block()] = {};
+            of[i * 32] = {};
     }
 
     __device__ __forceinline__ void add(int head, const item_values<R> &terms, float factor) const
     {
 #pragma unroll
         for (int i = 0; i < 2 * GROUPS; i++) {
-            term_group *const to = &of[(head * 2 * GROUPS + i) * threads_of_block()];
+            term_group *const to = &of[(head * 2 * GROUPS + i) * 32];
             term_group sums = *to;
 #pragma unroll
             for (int j = 0; j < CELL_SUMS; j++)
@@ -55,7 +63,7 @@ template <class R> struct thread_sums {
     {
 #pragma unroll
         for (int i = 0; i < GROUPS; i++)
-            ((term_group *)to)[i] = of[((head * 2 + vector) * GROUPS + i) * threads_of_block()];
+            ((term_group *)to)[i] = of[((head * 2 + vector) * GROUPS + i) * 32];
     }
 };
 
@@ -88,9 +96,17 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             x[h].load(from_x[h], from_x[h] + call.x[this->item().segment].second);
     }
 
+    __device__ __forceinline__ void point_at_x(typename R::data **of_heads)
+    {
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            of_heads[h] = &x[h];
+    }
+
     __device__ __forceinline__ void find_rstd(const norm_gradient_call &call)
     {
-        typename R::data *of_heads[R::HEADS] = {&x[0], &x[1]};
+        typename R::data *of_heads[R::HEADS];
+        point_at_x(of_heads);
         norm_job<R>::find_rstd(call, of_heads);
     }
 
@@ -104,7 +120,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, item_values<R> *g,
                                                item_values<R> *u)
     {
-        typename R::data *of_heads[R::HEADS] = {&x[0], &x[1]};
+        typename R::data *of_heads[R::HEADS];
+        point_at_x(of_heads);
         if (R::IS_AFTER)
             this->template rotate_first<true>(call, action, of_heads, u);
 #pragma unroll

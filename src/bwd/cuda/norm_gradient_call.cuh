@@ -20,6 +20,13 @@
  * threads of a head, and threads that add neighbouring elements read different banks. */
 #define NORM_TERMS 404
 
+/* With one head for each thread (token_gradient.cuh): the most threads of a block, the most heads of an operand, and how
+ * many threads add one kind of sums over an operand's heads. Kinds are the sums of squares and of products. */
+#define ONE_HEAD_THREADS 1024
+#define MOST_ADDED_HEADS 128
+#define ADDING_LANES     16
+enum { SQUARES, PRODUCTS };
+
 /* Number of partial sums of a cell. A term is added to number `place` modulo CELL_SUMS. */
 #define CELL_SUMS 4
 
@@ -41,6 +48,7 @@ struct operand_gradient {
     uint32_t sums_at, columns;       /* its first column of sums, and the columns of one row */
     uint32_t first_slice;            /* the first slice that has units of the operand */
     uint32_t slices;                 /* slices that leave sums for the same weights */
+    uint32_t of_heads_at, lane_sums; /* token_gradient.cuh: where sums of its heads begin; how many a thread adds */
 };
 
 /* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in
@@ -62,8 +70,11 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
-    uint32_t thread_sums_at; /* offset of thread_sums in shared memory, in bytes */
-    uint32_t terms_of_item;  /* distance in floats between the terms of neighbouring threads, for one element */
+    uint32_t one_head;         /* block_form.one_head */
+    uint32_t token_sums;       /* token_gradient.cuh: the number of floats for one sum of each head */
+    uint32_t vectors_ahead_at; /* token_gradient.cuh: offset of vectors_ahead in shared memory, in bytes */
+    uint32_t thread_sums_at;   /* offset of thread_sums in shared memory, in bytes */
+    uint32_t terms_of_item;    /* distance in floats between the terms of neighbouring threads, for one element */
     block_tensor<int32_t> x[NARROW_SEGMENTS]; /* forward_src */
     uint32_t x_is_alike;                      /* each x has the same strides as its dy, so one distance suffices: */
     int64_t x_moved[NARROW_SEGMENTS];         /* bytes from dy to x */

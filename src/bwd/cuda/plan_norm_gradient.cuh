@@ -8,7 +8,7 @@
 #include "fwd/cuda/plan_norms.cuh"
 
 /* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
-#define MOST_RUN_BYTES 32768
+#define MOST_RUN_BYTES 16384
 /* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100. A run has at least
  * SHORT_RUN tokens. */
 #define LONG_RUNS 264
@@ -20,6 +20,20 @@ static inline uint32_t units_of(const trope_plan_operand &o)
 }
 
 /* ---- cells ---- */
+
+/* Returns how many neighbouring sums of heads each of ADDING_LANES threads adds in a tree over all heads. */
+static inline uint32_t lane_sums_of(const trope_plan_operand &o)
+{
+    return (uint32_t)quotient_up(power_of_two((uint32_t)trope_heads_of_token(&o)), ADDING_LANES);
+}
+
+static inline uint32_t token_sums_of(const trope_plan &plan)
+{
+    uint32_t sums = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        sums += ADDING_LANES * lane_sums_of(plan.operands[i]);
+    return sums;
+}
 
 /* Returns the number of places of an operand in a run of `run_tokens` tokens. */
 static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_tokens)
@@ -92,7 +106,7 @@ static inline norm_cells plan_cells(const trope_plan &plan)
 static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_cells &cells, operand_gradient *of)
 {
     int64_t columns = 0;
-    uint32_t before = 0, places = 0;
+    uint32_t before = 0, places = 0, of_heads = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         operand_gradient *const g = &of[i];
@@ -107,6 +121,9 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
         g->first_slice = before / cells.slice_units;
         g->slices = o.norm.weight_of_head ? 1 : slices;
+        g->of_heads_at = of_heads;
+        g->lane_sums = lane_sums_of(o);
+        of_heads += ADDING_LANES * g->lane_sums;
         if (g->is_wanted)
             columns += (int64_t)g->columns * g->slices;
         before = after;
@@ -145,10 +162,16 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 
 /* ---- blocks ---- */
 
-/* Returns the bytes of a block's thread_sums, which lie at the end of its shared memory. */
+/* Returns the bytes of a block's thread_sums, and of its vectors_ahead. They lie at the end of its shared memory. */
 static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
 {
-    return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_item * sizeof(float);
+    return (size_t)quotient_up(threads, 32) * 32 * (form.one_head ? 1 : NORM_HEADS) * 2 * form.pairs_of_item *
+           sizeof(float);
+}
+
+static inline size_t bytes_of_vectors_ahead(const block_form &form, unsigned threads)
+{
+    return form.one_head ? (size_t)threads * 4 * 16 : 0;
 }
 
 struct norm_gradient_blocks : norm_blocks {
@@ -157,6 +180,8 @@ struct norm_gradient_blocks : norm_blocks {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
         const norm_cells cells = plan_cells(plan);
+        call->one_head = form.one_head;
+        call->token_sums = token_sums_of(plan);
         call->terms_of_item = terms_of_places(cells.places);
         plan_operand_gradients(plan, cells, call->of);
     }
@@ -166,6 +191,8 @@ struct norm_gradient_blocks : norm_blocks {
     {
         const trope_plan &plan = call->plan.plan;
         norm_blocks::fill(o, number, call);
+        if (call->one_head)
+            call->segments[number].places = call->segments[number].heads;
         head_run whole = {0, o.head_dim, norms_rotate(plan)};
         block_form form = {};
         form.pairs_of_item = 16 / plan.element_size;
@@ -183,7 +210,7 @@ struct norm_gradient_blocks : norm_blocks {
     {
         const norm_cells cells = plan_cells(plan);
         shape->tokens_of_block = cells.run_tokens;
-        shape->items_of_block = cells.slice_units * call.head_items;
+        shape->items_of_block = cells.slice_units * call.head_items * (form.one_head ? NORM_HEADS : 1);
         if (form.walks) /* a block has at least one warp */
             shape->items_of_block =
                 std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_items) * call.head_items);
@@ -195,11 +222,33 @@ struct norm_gradient_blocks : norm_blocks {
     {
         if (wants_weights(plan, false))
             return 2 * form.pairs_of_item * sizeof(float) * NORM_TERMS;
-        const size_t of_heads = norm_blocks::bytes_of_terms(plan, form, threads, shape);
-        return form.walks ? (size_t)quotient_up((int64_t)of_heads, 16) * 16 + bytes_of_thread_sums(form, threads)
+        const size_t of_heads = form.one_head ? 2 * 2 * token_sums_of(plan) * sizeof(float)
+                                              : norm_blocks::bytes_of_terms(plan, form, threads, shape);
+        return form.walks ? (size_t)quotient_up((int64_t)of_heads, 16) * 16 + bytes_of_thread_sums(form, threads) +
+                                bytes_of_vectors_ahead(form, threads)
                           : of_heads;
     }
 };
+
+/* Returns whether token_gradient.cuh can run a plan, whose walk has the given form. */
+static inline bool can_have_one_head(const trope_plan &plan, block_form form)
+{
+    norm_gradient_call call;
+    form.one_head = true;
+    form.most = ONE_HEAD_THREADS;
+    const trope_plan_norm &n = common_norm(plan).head->norm;
+    if (n.is_after || !rotates_fast(plan) || !plan_blocks<norm_gradient_blocks>(plan, form, &call).fits)
+        return false;
+    bool can = call.adds_heads && call.x_is_alike && call.shape.all_are_alike && !call.any_idles &&
+               call.join >= call.head_items && call.weight_dtype == plan.dtype && !call.plus_one;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        const uint32_t heads = (uint32_t)trope_heads_of_token(&o);
+        can =
+            can && o.norm.weight_of_head && !o.norm.sums && heads <= MOST_ADDED_HEADS && heads * call.head_items % 32 == 0;
+    }
+    return can;
+}
 
 /* Chooses between the vector and element kernels for a plan of norms. `rounding` is the call's rounding, with which forward
  * rotated elements that are normalised afterwards. A block that adds heads has shared memory only for their sums. */
@@ -215,6 +264,9 @@ static inline block_form form_of_norm_gradient(const trope_plan &plan, int32_t r
                        tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
                        strides_are_narrow(o.forward_src_stride);
     }
+    form.one_head = form.vectors && form.walks && can_have_one_head(plan, form);
+    if (form.one_head)
+        form.most = ONE_HEAD_THREADS;
     return form;
 }
 

@@ -193,6 +193,19 @@ __device__ __forceinline__ void load_element(const char *from, double *to)
     asm volatile("ld.global.f64 %0, [%1];" : "=d"(*to) : "l"(from) : "memory");
 }
 
+/* Starts a copy of 16 bytes from global to shared memory. The thread does not wait for it. */
+__device__ __forceinline__ void copy_ahead(const char *from, uint4 *to)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+}
+
+/* Waits for the thread's own copies. */
+__device__ __forceinline__ void await_copies()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* Loads and stores of vectors of the operands. They are streaming, because data that is used once should not push other
  * data out of L2. (An evict-first policy has the same effect but costs an instruction: 2 to 3 % in calls that have few
  * instructions.) */

@@ -14,7 +14,8 @@ typedef struct trope_rotation_kernels {
 } trope_rotation_kernels;
 
 typedef struct trope_norm_kernels {
-    trope_cuda_kernel fast[FAST_POSITION_KINDS][2]; /* the norm before the rotation; some kinds only */
+    trope_cuda_kernel fast[FAST_POSITION_KINDS][2];   /* the norm before the rotation; some kinds only */
+    trope_cuda_kernel tokens[FAST_POSITION_KINDS][2]; /* the same for norms over tokens; often the kernel of `fast` */
     trope_cuda_kernel after[2]; /* the norm after the rotation: positions from tokens with phase steps; generic */
     trope_cuda_kernel vectors;  /* the generic path for vectors */
     trope_cuda_kernel elements; /* heads that do not consist of vectors */

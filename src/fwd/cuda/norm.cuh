@@ -28,9 +28,17 @@ struct norm_rotation : rotation<OF_DTYPE, true, OF_POSITIONS, OF_ANGLES, false> 
     typedef norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_AFTER> after;
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_GENERIC;
-    static constexpr bool TOKENS = true; /* the kernel takes norms over tokens */
-
     static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
+    /* Whether the kernel takes norms over tokens. The code for them makes other calls of 42 MB slower: by 1 to 4 % in the
+     * kernels without it, and by less in those that have it. */
+    static constexpr bool TOKENS = OF_POSITIONS == POSITIONS_GENERIC || OF_POSITIONS == POSITIONS_FROM_TOKENS ||
+                                   (OF_POSITIONS == POSITIONS_READ && OF_ANGLES == ANGLES_TABLE);
+};
+
+/* Norms over tokens in a kernel of their own. */
+template <int OF_DTYPE, int OF_POSITIONS, int OF_ANGLES>
+struct token_norm_rotation : norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, TROPE_NORM_BEFORE> {
+    static constexpr bool TOKENS = true;
 };
 
 /* Loads COUNT words of 4 bytes. COUNT is 2 or a multiple of 4. */
@@ -180,9 +188,9 @@ template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float 
         return trope_add(sum_of_vector<COUNT / 2>(values), sum_of_vector<COUNT / 2>(values + COUNT / 2));
 }
 
-/* The sums over each head of a thread. */
-template <class R> struct head_sums {
-    float first[R::HEADS], second[R::HEADS]; /* over the item's first and second vector */
+/* COUNT sums over heads of a thread. */
+template <class R, int COUNT = R::HEADS> struct head_sums {
+    float first[COUNT], second[COUNT]; /* over the item's first and second vector */
 
     __device__ __forceinline__ void take(int head, const item_values<R> &values)
     {
@@ -190,13 +198,13 @@ template <class R> struct head_sums {
         second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
     }
 
-    /* Adds the items of each head. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
+    /* Adds the items of each sum. All threads of a warp must call it. (A sum of -0 becomes +0, as if the head were
      * padded.) */
     __device__ __forceinline__ void add_items(const norm_call &call, bool present)
     {
         if (call.any_idles && !present) {
 #pragma unroll
-            for (int h = 0; h < R::HEADS; h++)
+            for (int h = 0; h < COUNT; h++)
                 first[h] = second[h] = 0;
         }
         if (call.join >= call.head_items) {
@@ -216,7 +224,7 @@ template <class R> struct head_sums {
             }
         }
 #pragma unroll
-        for (int h = 0; h < R::HEADS; h++)
+        for (int h = 0; h < COUNT; h++)
             first[h] = trope_add(first[h], 0.0f);
     }
 
@@ -224,7 +232,7 @@ template <class R> struct head_sums {
     __device__ __forceinline__ void find_means(const norm_call &call, float *means) const
     {
 #pragma unroll
-        for (int h = 0; h < R::HEADS; h++)
+        for (int h = 0; h < COUNT; h++)
             means[h] = call.reciprocal != 0 ? trope_mul(first[h], call.reciprocal) : first[h] / (float)call.head_dim;
     }
 
@@ -232,7 +240,7 @@ template <class R> struct head_sums {
     __device__ __forceinline__ void add_neighbours(uint32_t step)
     {
 #pragma unroll
-        for (int h = 0; h < R::HEADS; h++) {
+        for (int h = 0; h < COUNT; h++) {
             first[h] = trope_add(first[h], __shfl_xor_sync(UINT32_MAX, first[h], (int)step));
             second[h] = trope_add(second[h], __shfl_xor_sync(UINT32_MAX, second[h], (int)step));
         }
@@ -241,7 +249,7 @@ template <class R> struct head_sums {
     __device__ __forceinline__ void join()
     {
 #pragma unroll
-        for (int h = 0; h < R::HEADS; h++)
+        for (int h = 0; h < COUNT; h++)
             first[h] = trope_add(first[h], second[h]);
     }
 };

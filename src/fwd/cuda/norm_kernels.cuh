@@ -17,6 +17,11 @@
         NORM_KERNEL(name, DTYPE, positions, POSITIONS, "phase", ANGLES_PHASE),                                             \
             NORM_KERNEL(name, DTYPE, positions, POSITIONS, "table", ANGLES_TABLE)                                          \
     }
+#define TOKEN_NORM_KERNEL(name, DTYPE, positions, POSITIONS, angles, ANGLES)                                               \
+    {                                                                                                                      \
+        (const void *)norm_kernel<token_norm_rotation<DTYPE, POSITIONS, ANGLES>>,                                          \
+            "cuda-" name "-vectors-norm-of-tokens-" positions "-" angles                                                   \
+    }
 #define GENERIC_NORM_KERNEL(name, DTYPE)                                                                                   \
     {                                                                                                                      \
         (const void *)norm_generic_kernel<generic_norm<DTYPE>>, "cuda-" name "-elements-norm"                              \
@@ -31,6 +36,9 @@
          NORM_KERNELS_OF_POSITIONS(name, DTYPE, "read", POSITIONS_READ),                                                   \
          NORM_KERNELS_OF_POSITIONS(name, DTYPE, "searched", POSITIONS_SEARCHED),                                           \
          {NORM_KERNEL(name, DTYPE, "searched-generic", POSITIONS_SEARCHED_GENERIC, "phase", ANGLES_PHASE)}},               \
+            {NORM_KERNELS_OF_POSITIONS(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS),                                 \
+             {{NULL, NULL}, NORM_KERNEL(name, DTYPE, "read", POSITIONS_READ, "table", ANGLES_TABLE)},                      \
+             {TOKEN_NORM_KERNEL(name, DTYPE, "searched", POSITIONS_SEARCHED, "phase", ANGLES_PHASE)}},                     \
             {ORDERED_NORM_KERNEL(name, DTYPE, "-after-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE,             \
                                  TROPE_NORM_AFTER),                                                                        \
              ORDERED_NORM_KERNEL(name, DTYPE, "-after", POSITIONS_GENERIC, ANGLES_GENERIC, TROPE_NORM_AFTER)},             \
@@ -39,12 +47,13 @@
 /* FEW_NORM_KERNELS is for f32, and NO_FAST_NORM_KERNELS is for f16. */
 #define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
-        {{NORM_KERNEL(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {},                     \
+        {{NORM_KERNEL(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS, "phase", ANGLES_PHASE)}},                         \
+            {{NORM_KERNEL(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {},                 \
             OTHER_NORM_KERNELS(name, DTYPE, 0)                                                                             \
     }
 #define NO_FAST_NORM_KERNELS(name, DTYPE)                                                                                  \
     {                                                                                                                      \
-        {}, {}, OTHER_NORM_KERNELS(name, DTYPE, 0)                                                                         \
+        {}, {}, {}, OTHER_NORM_KERNELS(name, DTYPE, 0)                                                                     \
     }
 
 #endif

@@ -41,6 +41,7 @@ struct block_form {
     bool splits;        /* interleaved pairs: an item has a vector in each half of the window, for coalesced access */
     bool searches_long; /* the kernel is POSITIONS_SEARCHED_GENERIC */
     bool walks;         /* threads loop over the tokens of their block */
+    bool one_head;      /* with norms: a thread has one head and not NORM_HEADS */
 };
 
 /* Returns whether `splits` is possible. It is the same for all operands. */

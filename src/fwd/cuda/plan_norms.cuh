@@ -193,15 +193,17 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     position_kind positions = kind_of_positions(plan);
     if (!form.vectors)
         return &kernels.elements;
-    const uint32_t head_items = (uint32_t)(common_norm(plan).head->head_dim / form.pairs_of_item / 2);
+    const trope_plan_operand &head = *common_norm(plan).head;
+    const uint32_t head_items = (uint32_t)(head.head_dim / form.pairs_of_item / 2);
     if (positions == POSITIONS_SEARCHED && !(addresses_are_simple(plan) && head_items == power_of_two(head_items)))
         positions = POSITIONS_SEARCHED_GENERIC;
     const bool is_fast = positions != POSITIONS_GENERIC && rotates_fast(plan),
                has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const best = common_norm(plan).head->norm.is_after
-                                              ? &kernels.after[!is_from_tokens_by_phase(plan)]
-                                          : is_fast ? &kernels.fast[positions][!has_phases]
-                                                    : &kernels.vectors;
+    const trope_cuda_kernel *best = &kernels.vectors;
+    if (head.norm.is_after)
+        best = &kernels.after[!is_from_tokens_by_phase(plan)];
+    else if (is_fast)
+        best = &(head.norm.is_token ? kernels.tokens : kernels.fast)[positions][!has_phases];
     return best->function ? best : &kernels.vectors;
 }
 

@@ -121,6 +121,15 @@ static inline void load_vector(const char *from, uint4 *to)
     memcpy(to, from, 16);
 }
 
+static inline void copy_ahead(const char *from, uint4 *to)
+{
+    load_vector(from, to);
+}
+
+static inline void await_copies()
+{
+}
+
 static inline void store_vector(char *to, const uint4 &from)
 {
     emulated_aligned(to, 16);
