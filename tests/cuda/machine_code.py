@@ -30,8 +30,9 @@ BUDGET = [
     (r"rotate_alone_kernel", 48, 1180),
     (r"norm_kernel<\d,vectors,from-tokens,phase,after", 96, 2550),
     (r"norm_kernel<\d,vectors,any,any,after", 96, 6100),
-    (r"norm_kernel<\d,vectors,searched-generic", 64, 3750),
-    (r"norm_kernel<\d,vectors,(from-tokens|read|searched)", 64, 3300),
+    (r"norm_kernel<\d,vectors,searched-generic", 64, 3300),
+    (r"norm_kernel<\d,vectors,(from-tokens|read,table|.*,tokens)", 64, 3300),
+    (r"norm_kernel<\d,vectors,(read|searched)", 64, 2700),
     (r"norm_kernel<3,vectors,any", 64, 7500),
     (r"norm_kernel<\d,vectors,any", 96, 13000),
     (r"norm_gradient_kernel<\d,vectors,any", 128, 11600),
@@ -89,7 +90,7 @@ def readable(symbol):
         return f"{kernel}<{arguments[0]}>"
     if kernel in ("norm_kernel", "norm_gradient_kernel"):
         dtype, positions, angles = arguments[:3]
-        order = ",after" if arguments[3:] == [2] else ""
+        order = ",after" if arguments[3:] == [2] else ",tokens" if "token_norm" in symbol else ""
         return f"{kernel}<{dtype},vectors,{POSITIONS[positions]},{['phase', 'table', 'any'][angles]}{order}>"
     dtype, flag = arguments[:2]
     kind = ["elements", "vectors"][flag]

@@ -122,6 +122,12 @@ static const norm_case cases[] = {
                       .pairing = 2}, F32, .token = 1, .bare = 3},
     {"norm-of-tokens-searched-phase", {"token, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .token = 1, .per_head = 1,
      .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-of-tokens-searched-table", {"token, packed, freqs", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .angles = FREQS, .rows = 37}, BF16,
+     .token = 1},
+    {"norm-of-tokens-read-phase", {"token, ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .rows = 50, .ids_dtype = TROPE_I32}, BF16, .token = 1,
+     .per_head = 1},
+    {"norm-read-table", {"token, ids and freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 50, .ids_dtype = TROPE_I32},
+     BF16, .token = 1},
     {"norm-after-from-tokens-phase", {"token, after", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .token = 1, .after = 1},
     {"elements-norm", {"token, more heads than a block has", FEW_TOKENS(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0})}, BF16, .token = 1,
      .rstd_use = TROPE_RSTD_WRITE},
@@ -405,11 +411,11 @@ int main(void)
         const int *const kind = kinds[i];
         check_order_of_d_weight(1, 1, kind[0], kind[1], kind[2]);
         check_order_of_d_weight(37, 3, kind[0], kind[1], kind[2]);
-        check_order_of_d_weight(kind[0] ? 600 : 1500, 1, kind[0], kind[1],
-                                kind[2]); /* sums of several parts, longer runs */
+        if (kind[1] == kind[2]) /* sums of several parts, longer runs */
+            check_order_of_d_weight(kind[0] ? 600 : 1500, 1, kind[0], kind[1], kind[2]);
     }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (uint64_t seed = 1; seed <= 3; seed++)
+        for (uint64_t seed = 1; seed <= 2; seed++)
             check_case(&cases[i], 100 * i + seed);
     return check_result();
 }

@@ -242,6 +242,9 @@ static const case_group groups[] = {
     {{"norm-token-48-8", QK(48, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, KIND(IDS), {2048, 8192}},
     {{"norm-token-32-32-bwd", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | KIND(THD_PARETO), {2048, 8192}},
     {{"norm-token-40-8-bwd", QK(40, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | WITH_FREQS, {2048, 8192}},
+    /* The heads of a token do not fit one block; the heads of an operand do not fill whole warps. */
+    {{"norm-token-128-8", QK(128, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, KIND(TOKENS), {2048}},
+    {{"norm-token-128-8-bwd", QK(128, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, KIND(TOKENS), {2048}},
     {{"norm-token-6-1-bwd", QK(6, 1), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, KIND(TOKENS), {16384}},
 
     /* dx and the gradient of the angles in one call. */

@@ -9,10 +9,12 @@
 
 /* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
 #define MOST_RUN_BYTES 16384
-/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100. A run has at least
- * SHORT_RUN tokens. */
-#define LONG_RUNS 264
-#define SHORT_RUN 4
+/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100. If a token has few
+ * units and one block has all of them, there are more runs, but not more than LONG_UNITS * LONG_RUNS of their units. A run
+ * has at least SHORT_RUN tokens. */
+#define LONG_RUNS  264
+#define LONG_UNITS 32
+#define SHORT_RUN  4
 
 static inline uint32_t units_of(const trope_plan_operand &o)
 {
@@ -92,10 +94,11 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     c.run_tokens = std::max(NORM_THREADS / (c.slice_units * head_items), 1u);
     while (c.run_tokens > 1 && head_items * terms_of_places(count_places(plan, c.run_tokens)) > NORM_TERMS)
         c.run_tokens--;
+    const int64_t runs = c.slices > 1 ? LONG_RUNS : LONG_RUNS * std::max(LONG_UNITS / c.units, 1u);
     if (per_head)
         c.run_tokens =
             (uint32_t)std::min((int64_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1))),
-                               std::max<int64_t>(quotient_up(tokens, LONG_RUNS), SHORT_RUN));
+                               std::max<int64_t>(quotient_up(tokens, runs), SHORT_RUN));
     c.run_tokens = std::min(std::max(c.run_tokens, 1u), (uint32_t)MOST_SEARCHED_TOKENS);
     c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_tokens);
     c.runs = (uint32_t)quotient_up(tokens, c.run_tokens);

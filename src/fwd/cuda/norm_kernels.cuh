@@ -37,8 +37,10 @@
          NORM_KERNELS_OF_POSITIONS(name, DTYPE, "searched", POSITIONS_SEARCHED),                                           \
          {NORM_KERNEL(name, DTYPE, "searched-generic", POSITIONS_SEARCHED_GENERIC, "phase", ANGLES_PHASE)}},               \
             {NORM_KERNELS_OF_POSITIONS(name, DTYPE, "from-tokens", POSITIONS_FROM_TOKENS),                                 \
-             {{NULL, NULL}, NORM_KERNEL(name, DTYPE, "read", POSITIONS_READ, "table", ANGLES_TABLE)},                      \
-             {TOKEN_NORM_KERNEL(name, DTYPE, "searched", POSITIONS_SEARCHED, "phase", ANGLES_PHASE)}},                     \
+             {TOKEN_NORM_KERNEL(name, DTYPE, "read", POSITIONS_READ, "phase", ANGLES_PHASE),                               \
+              NORM_KERNEL(name, DTYPE, "read", POSITIONS_READ, "table", ANGLES_TABLE)},                                    \
+             {TOKEN_NORM_KERNEL(name, DTYPE, "searched", POSITIONS_SEARCHED, "phase", ANGLES_PHASE),                       \
+              TOKEN_NORM_KERNEL(name, DTYPE, "searched", POSITIONS_SEARCHED, "table", ANGLES_TABLE)}},                     \
             {ORDERED_NORM_KERNEL(name, DTYPE, "-after-from-tokens-phase", POSITIONS_FROM_TOKENS, ANGLES_PHASE,             \
                                  TROPE_NORM_AFTER),                                                                        \
              ORDERED_NORM_KERNEL(name, DTYPE, "-after", POSITIONS_GENERIC, ANGLES_GENERIC, TROPE_NORM_AFTER)},             \
