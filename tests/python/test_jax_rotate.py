@@ -23,6 +23,15 @@ def split(options):
     return {n: x for n, x in options.items() if n in ARRAYS}, {n: x for n, x in options.items() if n not in ARRAYS}
 
 
+def same_sums(d, right):
+    """Whether sums over tokens and heads have the same bits on the CPU. Other devices add in another order, which changes a
+    sum by at most 2^-20 of the magnitudes (docs/numerics.md)."""
+    if jax.default_backend() == "cpu":
+        return same_bits(d, right)
+    d = np.asarray(d)
+    return (d.dtype, d.shape) == (right.dtype, right.shape) and np.abs(d - right).max() <= 1e-5 * np.abs(right).max()
+
+
 def check_forward(name, dtype, rotate):
     tensors = tensors_of(name, dtype)
     expected = as_tuple(trope.rotate(*tensors, **CASES[name][1]))
@@ -71,10 +80,10 @@ def test_gradients_have_the_bits_of_numpy_calls(name, compiles):
     for dx, right in zip(dxs, expected):
         assert same_bits(dx, right)
     assert (d_freqs is None) == (expected_freqs is None)
-    assert d_freqs is None or same_bits(d_freqs, expected_freqs)
+    assert d_freqs is None or same_sums(d_freqs, expected_freqs)
     for d, right in zip(d_weights, expected_weights):
         assert (d is None) == (right is None)
-        assert d is None or same_bits(d, right)
+        assert d is None or same_sums(d, right)
 
 
 def test_a_gradient_of_one_tensor_leaves_out_the_other():
@@ -194,21 +203,32 @@ def test_one_compiled_function_serves_all_packings():
 
 
 @pytest.mark.parametrize(
-    "cu, text", [((0, 5, 3, 9), "cu_seqlens"), ((0, 4, 8, 8), "cu_seqlens"), ((0, 4, 9, 10), "cu_seq")]
+    "cu, text, lost", [((0, 5, 3, 9), "cu_seqlens", []), ((0, 4, 8, 8), "cu_seqlens", [8]), ((0, 4, 9, 10), "cu_seq", [])]
 )
-def test_wrong_sequences_are_an_error_when_the_call_runs(cu, text):
+def test_wrong_sequences_are_an_error_when_the_call_runs(cu, text, lost):
+    """On CUDA they are no error. There, tokens of a wrong sequence and tokens without a sequence become NaN: `lost`."""
     options = {n: v for n, v in CASES["packed"][1].items() if n != "cu_seqlens"}
     function = jax.jit(lambda q, cu: trope.jax.rotate(q, cu_seqlens=cu, **options))
+    call = functools.partial(function, tensors_of("packed")[0], increasing(*cu))
+    if jax.default_backend() != "cpu":
+        assert np.isnan(np.asarray(call())[lost]).all()
+        return
     with pytest.raises(jax.errors.JaxRuntimeError, match=text):
-        function(tensors_of("packed")[0], increasing(*cu)).block_until_ready()
+        call().block_until_ready()
 
 
 def test_a_position_outside_a_table_is_an_error_when_the_call_runs():
+    """On CUDA it is no error, and its token becomes NaN."""
     options = dict(layout="bshd", pairing="half", freqs=jax_cases.freqs_table(5, 8), angle_columns="pair")
     function = jax.jit(functools.partial(trope.jax.rotate, **options))
     ids = np.array([0, 4, 2, 5, 1, 0, 3], "int32")
+    call = functools.partial(function, random(0, 2, 7, 4, 16), position_ids=ids)
+    if jax.default_backend() != "cpu":
+        missing = np.isnan(np.asarray(call()))
+        assert missing[:, ids > 4].all() and not missing[:, ids <= 4].any()
+        return
     with pytest.raises(jax.errors.JaxRuntimeError, match="position_ids"):
-        function(random(0, 2, 7, 4, 16), position_ids=ids).block_until_ready()
+        call().block_until_ready()
 
 
 def test_int64_indices():
@@ -221,7 +241,7 @@ def test_int64_indices():
 
 def test_trope_rotate_takes_jax_arrays_and_names_trope_jax_for_traced_arrays():
     (x, _), options = tensors_of("bshd"), CASES["bshd"][1]
-    y = trope.rotate(jnp.array(x), **options)
+    y = trope.rotate(jax.device_put(x, jax.devices("cpu")[0]), **options)
     assert isinstance(y, jax.Array) and same_bits(y, trope.rotate(x, **options))
     with pytest.raises(trope.Error, match=r"tensors\[0\].*trope\.jax"):
         jax.jit(lambda x: trope.rotate(x, **options))(x)
