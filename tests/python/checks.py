@@ -4,6 +4,7 @@ import pytest
 import torch
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+DEVICE = DEVICES[-1]  # of tests that run on one device, with the fixture default_device of conftest.py
 HALF_UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -14,9 +15,10 @@ def device(request):
     return request.param
 
 
-def random(*shape, device="cpu", dtype=torch.float32, grad=False):
-    """Random numbers that are the same on each device."""
-    return torch.randn(*shape, dtype=torch.float64).to(dtype).to(device).requires_grad_(grad)
+def random(*shape, device=None, dtype=torch.float32, grad=False):
+    """Random numbers that are the same on each device. Without `device` they are on PyTorch's default device."""
+    numbers = torch.randn(*shape, dtype=torch.float64, device="cpu").to(dtype)
+    return numbers.to(device or torch.empty(0).device).requires_grad_(grad)
 
 
 def as_list(results):

@@ -7,12 +7,30 @@ import sys
 
 import pytest
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products with the same bits each time, for default_device
+
 if importlib.util.find_spec("trope") is None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.insert(0, os.path.join(root, "python"))
     # For tests that start a Python interpreter.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
     os.environ.setdefault("TROPE_LIBRARY", os.path.join(root, "build", "libtrope.so"))
+
+
+@pytest.fixture
+def default_device():
+    """In a test with this fixture, PyTorch makes tensors on the GPU, if there is one, and adds in a fixed order there."""
+    import torch
+    from checks import DEVICE
+
+    if DEVICE == "cpu":
+        yield
+        return
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_default_device(DEVICE)
+    yield
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

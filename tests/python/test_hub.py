@@ -29,14 +29,17 @@ from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all te
 
 import trope  # noqa: E402
 import trope.torch  # noqa: E402
-from checks import check, device, random  # noqa: E402, F401 (device is a fixture)
+from checks import DEVICE, check, device, random  # noqa: E402, F401 (device is a fixture)
 from kernels import _rust  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("default_device")]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HUB, LIBRARY = ROOT / "hub", trope._abi.lib._name
 TRAINING = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
+VARIANT = []  # the arguments of make.py for the variant that this PyTorch loads
+if DEVICE == "cuda":
+    VARIANT = ["--cuda", torch.version.cuda, "--archs", "%d.%d" % torch.cuda.get_device_capability()]
 
 
 def make(*arguments):
@@ -65,9 +68,9 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder for the CPU, moved after it was made."""
+    """A folder with the variant for DEVICE, moved after it was made."""
     made, moved = tmp_path_factory.mktemp("made") / "hub", tmp_path_factory.mktemp("moved") / "hub"
-    done = make(LIBRARY, made)
+    done = make(LIBRARY, made, *VARIANT)
     assert done.returncode == 0, done.stderr
     made.rename(moved)
     return moved
@@ -84,7 +87,7 @@ def kernel(folder):
     """The loaded kernel. Its library is the folder's, and kernel.counted counts the calls of it."""
     with pytest.MonkeyPatch.context() as context:
         context.delenv("TROPE_LIBRARY", raising=False)
-        loaded = kernels.get_local_kernel(folder, backend="cpu")
+        loaded = kernels.get_local_kernel(folder, backend=DEVICE)
     assert pathlib.Path(loaded._trope._abi.lib._name).is_relative_to(folder)
     lib = loaded._trope._abi.lib
     loaded.counted = Counted(lib)
@@ -102,15 +105,15 @@ def calls(kernel):
 
 
 def mapping(variant, layer="RotaryPosEmb"):
-    """Returns a mapping for kernels. It loads the folder of a variant for the CPU, even if PyTorch was built for CUDA."""
+    """Returns a mapping for kernels. It loads the folder of a variant, even if kernels would choose another variant."""
     repository = kernels.LocalLayerRepository(repo_path=variant, layer_name=layer)
-    return {"rotary_pos_emb": {"cpu": {TRAINING: repository}}}
+    return {"rotary_pos_emb": {DEVICE: {TRAINING: repository}}}
 
 
 def kernelize(model, mapping, mode=TRAINING):
     """Replaces the functions in the mapping, and restores all others. Fails if a layer does not support the mode."""
     with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
-        kernels.kernelize(model, mode=mode, device="cpu", use_fallback=kernels.KernelizeFallback.NO_LAYER)
+        kernels.kernelize(model, mode=mode, device=DEVICE, use_fallback=kernels.KernelizeFallback.NO_LAYER)
 
 
 @contextlib.contextmanager
@@ -440,19 +443,19 @@ def test_norms_that_the_kernel_defines(kernel):
 
 # ---- Refusals ----
 
-Q, K, TABLE = torch.randn(2, 4, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 5, 16)
+Q, K, TABLE = (torch.randn(*shape, device=DEVICE) for shape in ((2, 4, 5, 16), (2, 2, 5, 16), (2, 5, 16)))
 GOOD = dict(q=Q, k=K, cos=TABLE, sin=TABLE)
 REFUSED = [
     ("q", dict(q=Q[0]), "q has shape .* 4 dimensions"),
     ("q", dict(q=None), "q must be a torch tensor, not NoneType"),
-    ("k", dict(k=K.numpy()), "k must be a torch tensor, not ndarray"),
+    ("k", dict(k=K.cpu().numpy()), "k must be a torch tensor, not ndarray"),
     ("k", dict(k=K[:, :, :4]), "k has 4 tokens .* cos has 5 rows"),
     ("k", dict(k=K.to(BF16)), "k has dtype bfloat16"),
     ("cos", dict(cos=TABLE.double(), sin=TABLE.double()), "cos"),
     ("k", dict(k=K[..., :8]), "for k with 8 elements in a head"),
     ("k", dict(k=K[:1]), "k has shape .* with batch 1"),
     ("q", dict(unsqueeze_dim=2), "q has 4 tokens .unsqueeze_dim is 2., and cos has 5 rows"),
-    ("q", dict(cos=torch.randn(2, 9, 16), sin=torch.randn(2, 9, 16)), "q has 5 tokens .* cos has 9 rows"),
+    ("q", dict(cos=TABLE.new_ones(2, 9, 16), sin=TABLE.new_ones(2, 9, 16)), "q has 5 tokens .* cos has 9 rows"),
     ("cos", dict(cos=TABLE[0], sin=TABLE[0]), "cos has shape .* 3 dimensions"),
     ("cos", dict(cos=TABLE[..., :8], sin=TABLE[..., :8]), "cos has 8 columns, and must have 16"),
     ("cos", dict(cos=TABLE.repeat(1, 1, 2), sin=TABLE.repeat(1, 1, 2)), "cos has 32 columns"),
@@ -514,19 +517,20 @@ def test_the_folder_needs_nothing_else(folder, tmp_path):
     (changed,) = other.joinpath("build").iterdir()
     with changed.joinpath("layers.py").open("a") as file:
         file.write("\n# another version\n")
-    done = make(LIBRARY, tmp_path / "again")  # the same files get the same id
+    done = make(LIBRARY, tmp_path / "again", *VARIANT)  # the same files get the same id
     assert done.returncode == 0, done.stderr
     again = json.loads(next(tmp_path.joinpath("again", "build").iterdir()).joinpath("metadata.json").read_text())
     metadata = json.loads(changed.joinpath("metadata.json").read_text())
     assert again == metadata
-    metadata["id"] = "_trope_cpu_other"
+    metadata["id"] = "_trope_%s_other" % DEVICE
     changed.joinpath("metadata.json").write_text(json.dumps(metadata))
     program = """
 import pathlib, sys
 import kernels, torch
-one, two = [kernels.get_local_kernel(pathlib.Path(path), backend="cpu") for path in sys.argv[1:]]
+device, *paths = sys.argv[1:]
+one, two = [kernels.get_local_kernel(pathlib.Path(path), backend=device) for path in paths]
 assert one.__name__ != two.__name__ and "trope" not in sys.modules
-q, k, table = torch.randn(2, 4, 5, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 5, 16)
+q, k, table = [torch.randn(*shape, device=device) for shape in ((2, 4, 5, 16), (2, 2, 5, 16), (2, 5, 16))]
 results = [kernel.layers.RotaryPosEmb()(q, k, table, table) for kernel in (one, two)]
 assert all(map(torch.equal, *results)) and not torch.equal(results[0][0], q)
 for kernel in (one, two):
@@ -538,7 +542,7 @@ for kernel in (one, two):
     paths = {os.path.dirname(os.path.dirname(module.__file__)) for module in (kernels, hf)}
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop("TROPE_LIBRARY", None)
-    command = [sys.executable, "-c", program, str(folder), str(other)]
+    command = [sys.executable, "-c", program, DEVICE, str(folder), str(other)]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
