@@ -11,11 +11,12 @@ torch = pytest.importorskip("torch")
 hf = pytest.importorskip("transformers", minversion="5")
 
 import trope  # noqa: E402
+from checks import DEVICE  # noqa: E402
 from trope import torch as rotations  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("default_device")]
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +110,7 @@ def words(tokens=11):
 def run(model, inputs, weights, autocast=False):
     """Returns the result, and the gradients of its dot product with random weights."""
     model.zero_grad()
-    with torch.autocast("cpu", dtype=BF16, enabled=autocast):
+    with torch.autocast(DEVICE, dtype=BF16, enabled=autocast):
         y = model(**inputs)
     y = y.logits if "logits" in y else y.last_hidden_state
     (y.float() * weights).sum().backward()
@@ -122,15 +123,27 @@ def differing(gradients, others):
     return {name for name, g in gradients.items() if not torch.equal(g, others[name])}
 
 
+COMPLEX = ("deepseek_v2", "llama4", "llama4_vision")  # models with complex tables
+CLOSE = {F32: 2.0**-14, F16: 2.0**-6, BF16: 2.0**-6}
+
+
+def is_same(y, eager, has_complex_tables=False, slack=1):
+    """Whether y has eager's bits. On CUDA, PyTorch fuses a part of the product with a complex table. There, y must be close to
+    eager's result."""
+    if has_complex_tables and DEVICE == "cuda":
+        return (y.double() - eager.double()).norm() <= slack * CLOSE[y.dtype] * eager.double().norm()
+    return torch.equal(y, eager)
+
+
 def agree(name, gradients, others):
-    """Whether gradients have the same bits or, for gemma4, are close. In gemma4, dq and dk have eager's values. But trope's
-    have the memory layout of the upstream gradients, and eager's are contiguous. PyTorch therefore sums the gradients of
-    weights, in norms and matrix products, in another order. A sum of up to 112 terms (tokens and heads) has as many
-    roundings, and one more to bf16.
+    """Whether gradients have the same bits or, with complex tables (see is_same) and for gemma4, are close. In gemma4, dq and
+    dk have eager's values. But trope's have the memory layout of the upstream gradients, and eager's are contiguous. PyTorch
+    therefore sums the gradients of weights, in norms and matrix products, in another order. A sum of up to 112 terms (tokens
+    and heads) has as many roundings, and one more to bf16.
     """
     names = differing(gradients, others)
     if name != "gemma4":
-        return not names
+        return all(is_same(others[each], gradients[each], name in COMPLEX, slack=8) for each in names)
     bound = 112 * 2**-24 + (2**-8 if next(iter(gradients.values())).dtype == BF16 else 0)
     return all((gradients[each] - others[each]).norm() <= bound * gradients[each].norm() for each in names)
 
@@ -172,7 +185,7 @@ def test_family(name, dtype, monkeypatch):
         gradients = once
     with patches.patch(model) as handle:
         patched, others = run(model, inputs, weights)
-    assert torch.equal(patched, eager) and patched.dtype == dtype
+    assert is_same(patched, eager, name in COMPLEX) and patched.dtype == dtype
     assert handle.calls == FAMILIES[name][2]
     assert agree(name, gradients, others)
     assert torch.equal(run(model, inputs, weights)[0], eager) and handle.calls == FAMILIES[name][2]
@@ -275,7 +288,7 @@ def test_images(name, dtype):
     assert eager.isfinite().all() and any("vis" in name or "patch" in name for name in gradients)
     with patches.patch(model) as handle:
         patched, others = run(model, inputs, weights)
-    assert torch.equal(patched, eager)
+    assert is_same(patched, eager, name in COMPLEX)
     assert [count for count, _ in handle._counts()] == calls
     assert agree(name, gradients, others)
 
@@ -314,7 +327,7 @@ def test_dtypes_are_promoted_outside_autocast():
     eager = llama.apply_rotary_pos_emb(q, k, cos, sin)
     with patches.patch(family("llama")):
         patched = llama.apply_rotary_pos_emb(q, k, cos, sin)
-        with torch.autocast("cpu", dtype=F16):  # the dtype of q is not autocast's
+        with torch.autocast(DEVICE, dtype=F16):  # the dtype of q is not autocast's
             other = llama.apply_rotary_pos_emb(q, k, cos, sin)
     for results in (patched, other):
         assert all(x.dtype == F32 and torch.equal(x, y) for x, y in zip(results, eager))

@@ -11,10 +11,11 @@ from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all te
 from test_transformers_functions import gradient_of, rotary  # noqa: E402
 
 import trope  # noqa: E402
+from checks import DEVICE  # noqa: E402
 from reference import of_table, rotate  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("default_device")]
 
 
 # ---- Models ----
@@ -238,5 +239,6 @@ def test_calls_that_are_refused(what):
         call.update(cos_k=torch.randn(6, 16), sin_k=torch.randn(6, 16))
     it = rotary(name)
     it.replacement(**call)
+    changes = {name: x.to(DEVICE) if torch.is_tensor(x) else x for name, x in changes.items()}
     with pytest.raises(trope.Error, match=message):
         it.replacement(**{**call, **changes})
