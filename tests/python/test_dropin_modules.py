@@ -8,12 +8,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import trope  # noqa: E402
+from checks import DEVICE  # noqa: E402
 from dropins import B, D, H, R, S, randn  # noqa: E402
 from trope import flash_attn, transformer_engine  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("default_device")
+
 
 def flash_table(module, dtype=torch.float32, rows=5000):
-    module._update_cos_sin_cache(rows, torch.device("cpu"), dtype)
+    module._update_cos_sin_cache(rows, torch.device(DEVICE), dtype)
     return module._cos_cached
 
 
@@ -58,7 +61,7 @@ def test_casts_lose_no_precision(kind, dtype):
     module, right = kind.make(), kind.make()
     expected = kind.table(right)
     for cast in (lambda m: m.to(dtype), lambda m: torch.nn.Sequential(m).to(dtype)[0], lambda m: m.to(dtype).float(),
-                 lambda m: copy.deepcopy(m).to("cpu", dtype)):  # fmt: skip
+                 lambda m: copy.deepcopy(m).to(DEVICE, dtype)):  # fmt: skip
         assert torch.equal(kind.table(cast(kind.make())).to(expected.device), expected)
     assert torch.equal(kind.table(module.to(dtype)), expected)
     assert transformer_engine.RotaryPositionEmbedding(D).to(dtype).inv_freq.dtype == torch.float32
