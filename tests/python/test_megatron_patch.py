@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from checks import check_results, random  # noqa: E402
+from checks import DEVICE, check_results, random  # noqa: E402
 from dropins import Group  # noqa: E402
-from megatron_layers import make_layer, model_parallel, one_process, run_layer  # noqa: E402
+from megatron_layers import make_layer, model_parallel, one_process, real_cuda, run_layer  # noqa: E402
 from refusals import refused  # noqa: E402
 from test_megatron import (  # noqa: E402
     BATCH, DIM, HEADS, LENGTHS, OPTIONS, TOKENS, TOTAL, find_cos_sin, find_rows, formula_of_freqs, make_config, make_cu_seqlens,
@@ -174,9 +174,9 @@ def test_patch_without_megatron_raises_import_error(build):
 
 def test_arguments_follow_the_installed_signature(build):
     """The order of arguments, and the meaning of freqs without max_seqlen, are as in the installed Megatron-Core."""
-    t, freqs = make_thd("cpu", torch.bfloat16, 1, TOTAL)
-    words = t, make_cu_seqlens("cpu"), freqs
-    sbhd, table = make_sbhd("cpu"), make_freqs("cpu")
+    t, freqs = make_thd(DEVICE, torch.bfloat16, 1, TOTAL)
+    words = t, make_cu_seqlens(DEVICE), freqs
+    sbhd, table = make_sbhd(DEVICE), make_freqs(DEVICE)
     for source, is_old, thd in (
         (OF_0_19_2, True, (False, True, 1.3, Group())),
         (MAIN[UTILS], False, (False, True, 1.3, True, True, Group())),
@@ -203,14 +203,14 @@ def test_arguments_follow_the_installed_signature(build):
 
 def test_default_cp_group_is_megatrons(build):
     build.all({STATE: ""})[STATE].get_context_parallel_group = lambda: Group(2, 1)
-    t, freqs = make_thd("cpu", torch.bfloat16, 2, max(LENGTHS))
-    found = tm.apply_rotary_pos_emb(t, freqs, make_config(), make_cu_seqlens("cpu"))
+    t, freqs = make_thd(DEVICE, torch.bfloat16, 2, max(LENGTHS))
+    found = tm.apply_rotary_pos_emb(t, freqs, make_config(), make_cu_seqlens(DEVICE))
     assert torch.equal(found, formula_of_freqs(freqs, find_rows(2, 1))(t))
 
 
 def test_compile_of_a_patched_function(build):
-    utils, config, freqs = build.all(MAIN)[UTILS], make_config(), make_freqs("cpu")
-    t = make_sbhd("cpu")
+    utils, config, freqs = build.all(MAIN)[UTILS], make_config(), make_freqs(DEVICE)
+    t = make_sbhd(DEVICE)
     with tm.patch() as handle:
         call = torch.compile(lambda t: utils.apply_rotary_pos_emb(t, freqs, config), backend="aot_eager", fullgraph=True)
         assert torch.equal(call(t), formula_of_freqs(freqs)(t))
@@ -273,9 +273,9 @@ def test_bits_of_megatron(megatron, options, cp_size, in_stream):
     freqs = find_common_angles(rows, BATCH if cp_size == 0 else 1, options.get("mscale", 1.0))
     words = dict(options, cp_group=Group(max(cp_size, 1), cp_size // 2))
     shape = (TOTAL // cp_size,) if cp_size else (TOKENS, BATCH)
-    t = random(*shape, HEADS, DIM, dtype=torch.bfloat16, grad=True)
+    t = random(*shape, HEADS, DIM, device=DEVICE, dtype=torch.bfloat16, grad=True)
     lengths = [n for n in LENGTHS if n]  # Megatron's interleaved formula fails for empty sequences
-    words.update(cu_seqlens=make_cu_seqlens("cpu", lengths) if cp_size else None)
+    words.update(cu_seqlens=make_cu_seqlens(DEVICE, lengths) if cp_size else None)
     plain = make_config(apply_rope_fusion=False, rotary_interleaved=interleaved)
     expected = utils.apply_rotary_pos_emb(t, freqs, plain, **words)
     with tm.patch() as handle:
@@ -287,7 +287,7 @@ def test_bits_of_megatron(megatron, options, cp_size, in_stream):
 def find_common_angles(rows, batch, mscale):
     """Random freqs, set to 0 where the cosine or sine, times mscale, rounds to different bf16 values in torch and in
     trope."""
-    freqs = make_freqs("cpu", rows, batch)
+    freqs = make_freqs(DEVICE, rows, batch)
     cos, sin = find_cos_sin(freqs)
     same = [((x * mscale).bfloat16() == (y * mscale).bfloat16()) for x, y in ((cos, freqs.cos()), (sin, freqs.sin()))]
     return torch.where(same[0] & same[1], freqs, 0.0)
@@ -310,13 +310,17 @@ def test_layers_of_megatron(parallel, kind, options, packed):
     """A whole attention layer in f32, forward and backward: Megatron's unfused layer compared with the patched, fused
     one."""
     torch.manual_seed(13)
-    x, dy = torch.randn(2, 24, 1 if packed else 2, 64)
-    emb = None if kind == "mla" else torch.randn(16 if packed else 24, 1, 1, 16)
+    x, dy = torch.randn(2, 24, 1 if packed else 2, 64).to(DEVICE)
+    emb = None if kind == "mla" else torch.randn(16 if packed else 24, 1, 1, 16).to(DEVICE)
     plain = {k: v for k, v in options.items() if k != "fused_single_qkv_rope"}
-    expected = run_layer(make_layer(kind == "mla", apply_rope_fusion=False, **plain), packed, x, emb, dy)
+    layer = make_layer(kind == "mla", apply_rope_fusion=False, **plain).to(DEVICE)
+    with real_cuda():
+        expected = run_layer(layer, packed, x, emb, dy)
     with tm.patch() as handle:
         fused = dict(options, apply_rope_fusion="rotary_interleaved" not in options)  # interleaved needs TransformerEngine
-        found = run_layer(make_layer(kind == "mla", **fused), packed, x, emb, dy)
+        layer = make_layer(kind == "mla", **fused).to(DEVICE)
+        with real_cuda():
+            found = run_layer(layer, packed, x, emb, dy)
     called = {name for name, count in handle.calls.items() if count}
     assert called == {
         "gqa": {"apply_rotary_pos_emb"}, "qkv": {"apply_fused_qkv_rotary_pos_emb"},
