@@ -203,20 +203,27 @@ def layer_types_of(config):
 
 
 def check(monkeypatch, model, config):
+    """Checks the layers of a config, on the GPU if there is one."""
     torch = importlib.import_module("torch")
-    for layer_type in layer_types_of(config):
-        keys = ROPE.get(model, {})
-        how, angles = model_rotation(config, layer_type, **keys), frequencies(config, layer_type=layer_type, **keys)
-        positions = torch.tensor(POSITIONS)[:, None] if how.pair_axis else torch.tensor(POSITIONS[:1])
-        probe = run_attention(monkeypatch, model, config, layer_type, positions)
-        x, y = probe.rotated[0]
-        compare(x, y, how, angles, positions, how.pairing, how.pairing_out, angles.attention_factor)
-        query = probe.queries[0] if probe.queries else x
-        if query.shape[-1] != x.shape[-1]:  # the function gets only the part of the head that rotates
-            first, pairing = query[:, :, :1].expand_as(query), how.pairing_out or how.pairing
-            compare(first, query, how, angles, positions, pairing, None, 1.0)
-        else:
-            assert probe.queries or x.shape[-1] == config.hidden_size // config.num_attention_heads
+    with torch.device(importlib.import_module("checks").DEVICE):
+        for layer_type in layer_types_of(config):
+            check_layer(monkeypatch, model, config, layer_type)
+
+
+def check_layer(monkeypatch, model, config, layer_type):
+    torch = importlib.import_module("torch")
+    keys = ROPE.get(model, {})
+    how, angles = model_rotation(config, layer_type, **keys), frequencies(config, layer_type=layer_type, **keys)
+    positions = torch.tensor(POSITIONS)[:, None] if how.pair_axis else torch.tensor(POSITIONS[:1])
+    probe = run_attention(monkeypatch, model, config, layer_type, positions)
+    x, y = probe.rotated[0]
+    compare(x, y, how, angles, positions, how.pairing, how.pairing_out, angles.attention_factor)
+    query = probe.queries[0] if probe.queries else x
+    if query.shape[-1] != x.shape[-1]:  # the function gets only the part of the head that rotates
+        first, pairing = query[:, :, :1].expand_as(query), how.pairing_out or how.pairing
+        compare(first, query, how, angles, positions, pairing, None, 1.0)
+    else:
+        assert probe.queries or x.shape[-1] == config.hidden_size // config.num_attention_heads
 
 
 @pytest.mark.parametrize("model", FAMILIES)
