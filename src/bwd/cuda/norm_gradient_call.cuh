@@ -48,7 +48,6 @@ struct operand_gradient {
     uint32_t sums_at, columns;       /* its first column of sums, and the columns of one row */
     uint32_t first_slice;            /* the first slice that has units of the operand */
     uint32_t slices;                 /* slices that leave sums for the same weights */
-    uint32_t of_heads_at, lane_sums; /* token_gradient.cuh: where sums of its heads begin; how many a thread adds */
 };
 
 /* The sums that cells leave: columns of COLUMN_SUMS consecutive sums, so that sums that are added together are close in
@@ -70,15 +69,20 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
-    uint32_t one_head;         /* block_form.one_head */
-    uint32_t token_sums;       /* token_gradient.cuh: the number of floats for one sum of each head */
-    uint32_t vectors_ahead_at; /* token_gradient.cuh: offset of vectors_ahead in shared memory, in bytes */
-    uint32_t thread_sums_at;   /* offset of thread_sums in shared memory, in bytes */
-    uint32_t terms_of_item;    /* distance in floats between the terms of neighbouring threads, for one element */
+    uint32_t thread_sums_at; /* offset of thread_sums in shared memory, in bytes */
+    uint32_t terms_of_item;  /* distance in floats between the terms of neighbouring threads, for one element */
     block_tensor<int32_t> x[NARROW_SEGMENTS]; /* forward_src */
     uint32_t x_is_alike;                      /* each x has the same strides as its dy, so one distance suffices: */
     int64_t x_moved[NARROW_SEGMENTS];         /* bytes from dy to x */
     operand_gradient of[NARROW_SEGMENTS];
+    /* The kernel of token_gradient.cuh: */
+    uint32_t one_head;         /* block_form.one_head */
+    uint32_t vectors_ahead_at; /* offset of vectors_ahead in shared memory, in bytes */
+    uint32_t token_sums;       /* the number of floats for one sum of each head */
+    struct {
+        uint32_t at;        /* where the sums of an operand's heads begin, in floats */
+        uint32_t lane_sums; /* how many neighbouring sums a thread adds */
+    } exchanged[NARROW_SEGMENTS];
 };
 
 struct norm_gradient_generic_call : norm_generic_call {

@@ -29,12 +29,13 @@ static inline uint32_t lane_sums_of(const trope_plan_operand &o)
     return (uint32_t)quotient_up(power_of_two((uint32_t)trope_heads_of_token(&o)), ADDING_LANES);
 }
 
-static inline uint32_t token_sums_of(const trope_plan &plan)
+/* Returns the bytes of two kinds of sums of two tokens. */
+static inline size_t bytes_of_exchanged_sums(const trope_plan &plan)
 {
-    uint32_t sums = 0;
+    size_t sums = 0;
     for (int i = 0; i < plan.operand_count; i++)
         sums += ADDING_LANES * lane_sums_of(plan.operands[i]);
-    return sums;
+    return 2 * 2 * sums * sizeof(float);
 }
 
 /* Returns the number of places of an operand in a run of `run_tokens` tokens. */
@@ -109,7 +110,7 @@ static inline norm_cells plan_cells(const trope_plan &plan)
 static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_cells &cells, operand_gradient *of)
 {
     int64_t columns = 0;
-    uint32_t before = 0, places = 0, of_heads = 0;
+    uint32_t before = 0, places = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         operand_gradient *const g = &of[i];
@@ -124,9 +125,6 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
         g->first_slice = before / cells.slice_units;
         g->slices = o.norm.weight_of_head ? 1 : slices;
-        g->of_heads_at = of_heads;
-        g->lane_sums = lane_sums_of(o);
-        of_heads += ADDING_LANES * g->lane_sums;
         if (g->is_wanted)
             columns += (int64_t)g->columns * g->slices;
         before = after;
@@ -184,7 +182,7 @@ struct norm_gradient_blocks : norm_blocks {
         call->x_is_alike = 1;
         const norm_cells cells = plan_cells(plan);
         call->one_head = form.one_head;
-        call->token_sums = token_sums_of(plan);
+        call->token_sums = 0;
         call->terms_of_item = terms_of_places(cells.places);
         plan_operand_gradients(plan, cells, call->of);
     }
@@ -196,6 +194,8 @@ struct norm_gradient_blocks : norm_blocks {
         norm_blocks::fill(o, number, call);
         if (call->one_head)
             call->segments[number].places = call->segments[number].heads;
+        call->exchanged[number] = {call->token_sums, lane_sums_of(o)};
+        call->token_sums += ADDING_LANES * lane_sums_of(o);
         head_run whole = {0, o.head_dim, norms_rotate(plan)};
         block_form form = {};
         form.pairs_of_item = 16 / plan.element_size;
@@ -225,8 +225,8 @@ struct norm_gradient_blocks : norm_blocks {
     {
         if (wants_weights(plan, false))
             return 2 * form.pairs_of_item * sizeof(float) * NORM_TERMS;
-        const size_t of_heads = form.one_head ? 2 * 2 * token_sums_of(plan) * sizeof(float)
-                                              : norm_blocks::bytes_of_terms(plan, form, threads, shape);
+        const size_t of_heads =
+            form.one_head ? bytes_of_exchanged_sums(plan) : norm_blocks::bytes_of_terms(plan, form, threads, shape);
         return form.walks ? (size_t)quotient_up((int64_t)of_heads, 16) * 16 + bytes_of_thread_sums(form, threads) +
                                 bytes_of_vectors_ahead(form, threads)
                           : of_heads;

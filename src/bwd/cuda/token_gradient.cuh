@@ -25,11 +25,12 @@ struct exchanged_sums {
     uint32_t left; /* where the thread leaves the sum of squares of its head, in floats */
     uint32_t from; /* the first sum that the thread adds: half of a warp adds squares, and the other half adds products */
 
-    __device__ __forceinline__ exchanged_sums(const norm_gradient_call &call, const operand_gradient &o, uint32_t head)
-        : left(o.of_heads_at + head)
+    __device__ __forceinline__ exchanged_sums(const norm_gradient_call &call, uint32_t segment, uint32_t head)
+        : left(call.exchanged[segment].at + head)
     {
         const uint32_t lane = thread_of_warp();
-        from = lane / ADDING_LANES * call.token_sums + o.of_heads_at + lane % ADDING_LANES * o.lane_sums;
+        from = lane / ADDING_LANES * call.token_sums + call.exchanged[segment].at +
+               lane % ADDING_LANES * call.exchanged[segment].lane_sums;
     }
 
     /* Sets all sums to zero, because operands have fewer heads than sums. The threads of a block must meet before they
@@ -48,16 +49,17 @@ struct exchanged_sums {
     }
 
     /* Finds the means over the operand's heads, after a barrier. All threads of a warp must call this. */
-    __device__ __forceinline__ void find_means(const norm_gradient_call &call, const operand_gradient &o, float elements,
+    __device__ __forceinline__ void find_means(const norm_gradient_call &call, uint32_t segment, float elements,
                                                uint32_t in_block, float *of_squares, float *of_products) const
     {
         const float *const sums = of_token(call, in_block) + from;
+        const uint32_t count = call.exchanged[segment].lane_sums;
         float sum = sums[0];
-        if (o.lane_sums == 2)
+        if (count == 2)
             sum = sum_of_vector<2>(sums);
-        if (o.lane_sums == 4)
+        if (count == 4)
             sum = sum_of_vector<4>(sums);
-        if (o.lane_sums == 8)
+        if (count == 8)
             sum = sum_of_vector<8>(sums);
 #pragma unroll
         for (int step = 1; step < ADDING_LANES; step *= 2)
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const uint32_t segment = job.item().segment, weight = job.item().head * call.head_dim + job.find_element(call);
     const typename R::segment &s = call.segments[segment];
     const block_norm &n = call.norms[segment];
-    const exchanged_sums exchanged(call, call.of[segment], job.item().head);
+    const exchanged_sums exchanged(call, segment, job.item().head);
     const vectors_ahead<R> ahead(call);
     uint32_t use = job.is_present() ? PRESENT : 0, left = (uint32_t)shape.inner_tokens - (uint32_t)job.of[0].token.inner;
     char *dy = job.of[0].from;
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         step = use & PRESENT ? step : 0; /* idle threads stay at their dummy address */
         if (in_block + 1 < tokens)
             ahead.ask(dy + step, dy + step + call.x_moved[segment], s.src.second);
-        exchanged.find_means(call, call.of[segment], n.elements, in_block, &rstd, &mean);
+        exchanged.find_means(call, segment, n.elements, in_block, &rstd, &mean);
         rstd = n.reads_rstd ? n.rstd[first_token + (typename R::index)in_block]
                             : trope_reciprocal_root(is_missing ? (float)NAN : rstd, call.eps);
         mean = is_missing ? (float)NAN : mean;
