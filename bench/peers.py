@@ -350,6 +350,8 @@ class Way:
     autograd: autograd can differentiate apply.
     memory: the memory order of the results, and therefore of their gradients.
     traced: the forward call runs with autograd on, so that one compilation serves both directions.
+    program: for libraries with their own streams. program(problem, direction, sets) returns execute(n), which runs a program
+        that makes the call on each set of tensors n times, and waits for it. None: the calls are captured in a CUDA graph.
     """
 
     library: str
@@ -362,6 +364,7 @@ class Way:
     traced: bool = False
     cuda_only: bool = True
     directions: Tuple[str, ...] = ("forward", "backward")
+    program: Optional[Callable] = None
 
 
 # This library
@@ -846,20 +849,18 @@ def _flashinfer_ways():
 # JAX: XLA compiles MaxText's formula, or calls trope. Tensors go there and back by DLPack, which lets streams wait.
 
 
-def _in_jax(function):
-    """Returns the function of a Way. `function` gets the problem, its options that are arrays, cos, sin and the tensors."""
+def _in_jax(p, *tensors):
+    """Returns the problem's options that are arrays, cos, sin, and the tensors, as JAX arrays."""
     import jax
 
     def of(x):
         x = x.to(torch.int32) if x.dtype == torch.int64 else x  # JAX has no 64 bits by default
         return jax.dlpack.from_dlpack(x.detach().contiguous())
 
-    def call(p, *tensors):
-        arrays = {name: of(x) for name, x in p.options.items() if isinstance(x, torch.Tensor)}
-        results = function(p, arrays, of(p.cos[..., None, :]), of(p.sin[..., None, :]), *map(of, tensors))
-        return tuple(torch.from_dlpack(y) for y in results)
-
-    return call
+    if p.cos.is_cuda:
+        torch.cuda.set_device(p.cos.device)  # JAX leaves its last device, which DLPack refuses
+    arrays = {name: of(x) for name, x in p.options.items() if isinstance(x, torch.Tensor)}
+    return arrays, of(p.cos[..., None, :]), of(p.sin[..., None, :]), *map(of, tensors)
 
 
 def _jax_ways():
@@ -887,11 +888,27 @@ def _jax_ways():
         return jax.jit(transposed if backward else forward)
 
     def way(name, kinds, is_trope):
-        calls = [
-            _in_jax(lambda p, *arguments, backward=backward: compiled(p, backward, is_trope)(*arguments))
-            for backward in (False, True)
-        ]
-        return Way("jax", name, kinds, *calls, autograd=False)
+        def call(p, backward, *tensors):
+            results = compiled(p, backward, is_trope)(*_in_jax(p, *tensors))
+            return tuple(torch.from_dlpack(y) for y in results)
+
+        def program(p, direction, sets):
+            once = compiled(p, direction == "backward", is_trope)
+            others = _in_jax(p)
+            arrays = [_in_jax(p, *tensors)[len(others) :] for tensors in sets]
+            # As in a model, nothing reads a tensor after its rotation: each execution rotates the results of the one before.
+            whole = jax.jit(lambda arrays, others: [once(*others, *each) for each in arrays], donate_argnums=0)
+
+            def execute(n):
+                nonlocal arrays
+                for _ in range(n):
+                    arrays = whole(arrays, others)
+                jax.block_until_ready(arrays)
+
+            return execute
+
+        forward, backward = (functools.partial(lambda b, p, *tensors: call(p, b, *tensors), b) for b in (False, True))
+        return Way("jax", name, kinds, forward, backward, autograd=False, program=program)
 
     kinds = ("rope", "mrope", "thd")
     return [way("jax, trope.jax", kinds, True), way("jax, XLA's code", kinds, False)]
