@@ -20,9 +20,9 @@ def tables(*arguments):
 
 def main():
     page = (ROOT / "docs" / "performance.md").read_text()
-    for name in ("h100", "norms-h100", "compare-h100"):
+    for name in ("h100", "norms-h200", "compare-h100"):
         check(tables("--summary", RESULTS / (name + ".json")) in page, "the page has the summary of", name)
-    for name in ("h100", "norms-h100"):
+    for name in ("h100", "norms-h200"):
         path = RESULTS / (name + ".json")
         result = json.loads(path.read_text())
         for dtype in sorted({case["dtype"] for case in result["cases"]}):
