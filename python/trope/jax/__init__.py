@@ -4,7 +4,7 @@
 
 It needs jax 0.11 or later. The arrays among the options may be traced. Wrong shapes, dtypes and options raise an error when
 a call is traced. Values of indices can only be checked when the call runs: wrong values raise an error of JAX's runtime on
-the CPU, and give NaN on CUDA.
+the CPU. On CUDA, the results of their tokens are NaN.
 
 In jitted code a call writes its results to the memory of its tensors, if nothing else reads the tensors. Otherwise, XLA
 first copies them, for example if the caller of a jitted function does not donate them.
