@@ -26,7 +26,7 @@ def _run(argv):
     try:
         from ._apply.command import main
     except ImportError as error:
-        print("trope apply: needs NumPy: pip install 'trope[apply]' (%s)" % error, file=sys.stderr)
+        print("trope apply: needs NumPy: pip install numpy (%s)" % error, file=sys.stderr)
         return 2
     return main(argv[1:])
 

@@ -11,7 +11,7 @@ static int command_apply(int argc, char **argv)
 {
     (void)argc;
     (void)argv;
-    return complain("has moved to the Python package: use 'python -m trope apply' (pip install 'trope[apply]')");
+    return complain("has moved to the Python package: use 'python -m trope apply'");
 }
 
 typedef struct command {

@@ -180,7 +180,7 @@ def _check(path):
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        refuse("needs the Python package safetensors: pip install 'trope[apply]'")
+        refuse("needs the Python package safetensors: pip install safetensors")
     try:
         with safe_open(path, "np"):
             pass
