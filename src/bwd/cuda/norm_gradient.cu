@@ -111,6 +111,8 @@ struct norm_pass : part_of_plan {
         for (int i = 0; i < of.operand_count; i++)
             if (of.operands[i].norm.is_given && (finds_slopes || moves_operand(of, of.operands[i])))
                 take(of.operands[i]);
+        if (!rotating_heads(plan))
+            plan.pairs = 0; /* a rotating operand without a norm may have pairs that are not whole vectors */
     }
 };
 

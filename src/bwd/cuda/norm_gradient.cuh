@@ -5,8 +5,8 @@
 
 #include "bwd/cuda/cell_sums.cuh"
 
-/* Kernels that search, or that keep rotated heads of x, need more registers. Only the generic kernel adds the heads of
- * tokens. */
+/* Kernels that search, or that keep rotated heads of x, need more registers. Only the generic kernel and those that walk add
+ * the heads of tokens. */
 template <int OF_DTYPE, int OF_POSITIONS, int OF_ANGLES, int ORDER>
 struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_POSITIONS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;

@@ -21,7 +21,8 @@
 #define NORM_TERMS 404
 
 /* With one head for each thread (token_gradient.cuh): the most threads of a block, the most heads of an operand, and how
- * many threads add one kind of sums over an operand's heads. Kinds are the sums of squares and of products. */
+ * many threads add one kind of sums over an operand's heads. Kinds are the sums of squares and of products. (Shared memory
+ * has room for fewer threads, but the bound of 1024 gives each thread at most 64 registers.) */
 #define ONE_HEAD_THREADS 1024
 #define MOST_ADDED_HEADS 128
 #define ADDING_LANES     16

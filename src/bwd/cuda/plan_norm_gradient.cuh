@@ -9,9 +9,9 @@
 
 /* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
 #define MOST_RUN_BYTES 16384
-/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100. If a token has few
- * units and one block has all of them, there are more runs, but not more than LONG_UNITS * LONG_RUNS of their units. A run
- * has at least SHORT_RUN tokens. */
+/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100. Norms over tokens with
+ * at most LONG_UNITS / 2 units have more runs, because one block has all of them and would be small: n * LONG_RUNS, where n
+ * times their units are at most LONG_UNITS. If MOST_RUN_BYTES allows, a run has at least SHORT_RUN tokens. */
 #define LONG_RUNS  264
 #define LONG_UNITS 32
 #define SHORT_RUN  4
@@ -71,6 +71,20 @@ static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
     return wants;
 }
 
+/* Returns the number of runs that the tokens of a call with weights for each head are cut into, if they are many. Only
+ * operands with a d_weight count, because a part of a call must be cut like the whole call. */
+static inline int64_t long_runs_of(const trope_plan &plan)
+{
+    uint32_t units = 0;
+    bool is_token = false;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        units += o.norm.d_weight ? units_of(o) : 0;
+        is_token = is_token || (o.norm.d_weight && o.norm.is_token);
+    }
+    return is_token ? LONG_RUNS * std::max(LONG_UNITS / units, 1u) : LONG_RUNS;
+}
+
 /* Cuts the call into cells. A cell has about as many elements as a block of the vector kernel has room for, or a whole
  * token if the block adds its heads. If each head has its own weights, cells have many tokens, because each cell leaves
  * a sum for each of its elements. They do not have so many tokens that only a few blocks remain. */
@@ -95,11 +109,10 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     c.run_tokens = std::max(NORM_THREADS / (c.slice_units * head_items), 1u);
     while (c.run_tokens > 1 && head_items * terms_of_places(count_places(plan, c.run_tokens)) > NORM_TERMS)
         c.run_tokens--;
-    const int64_t runs = c.slices > 1 ? LONG_RUNS : LONG_RUNS * std::max(LONG_UNITS / c.units, 1u);
     if (per_head)
         c.run_tokens =
             (uint32_t)std::min((int64_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1))),
-                               std::max<int64_t>(quotient_up(tokens, runs), SHORT_RUN));
+                               std::max<int64_t>(quotient_up(tokens, long_runs_of(plan)), SHORT_RUN));
     c.run_tokens = std::min(std::max(c.run_tokens, 1u), (uint32_t)MOST_SEARCHED_TOKENS);
     c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_tokens);
     c.runs = (uint32_t)quotient_up(tokens, c.run_tokens);
@@ -163,7 +176,7 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 
 /* ---- blocks ---- */
 
-/* Returns the bytes of a block's thread_sums, and of its vectors_ahead. They lie at the end of its shared memory. */
+/* Return the bytes of a block's thread_sums, and of its vectors_ahead. They lie at the end of its shared memory. */
 static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
 {
     return (size_t)quotient_up(threads, 32) * 32 * (form.one_head ? 1 : NORM_HEADS) * 2 * form.pairs_of_item *
@@ -204,8 +217,7 @@ struct norm_gradient_blocks : norm_blocks {
             plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
         const block_tensor<int32_t> &x = call->x[number], &dy = call->segments[number].src;
         call->x_moved[number] = x.base - dy.base;
-        call->x_is_alike =
-            call->x_is_alike && memcmp(&x.inner, &dy.inner, sizeof x - offsetof(block_tensor<int32_t>, inner)) == 0;
+        call->x_is_alike = call->x_is_alike && have_same_strides(x, dy);
     }
 
     static inline void cut(const trope_plan &plan, const block_form &form, const norm_gradient_call &call, uint32_t, size_t,
@@ -219,7 +231,7 @@ struct norm_gradient_blocks : norm_blocks {
                 std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_items) * call.head_items);
     }
 
-    /* Returns the bytes for the terms of d_weight, or for the sums of heads followed by thread_sums. */
+    /* Returns the bytes for the terms of d_weight, or for the sums of heads followed by thread_sums and vectors_ahead. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
                                         block_shape *shape)
     {
@@ -233,7 +245,9 @@ struct norm_gradient_blocks : norm_blocks {
     }
 };
 
-/* Returns whether token_gradient.cuh can run a plan, whose walk has the given form. */
+/* Returns whether token_gradient.cuh can run a plan, whose walk has the given form. All tensors must be alike, the weights
+ * must have the operands' dtype, and the heads of each operand must fill whole warps without idle threads. If a head
+ * rotates, it must be the window (call.join). */
 static inline bool can_have_one_head(const trope_plan &plan, block_form form)
 {
     norm_gradient_call call;

@@ -33,8 +33,8 @@ struct exchanged_sums {
                lane % ADDING_LANES * call.exchanged[segment].lane_sums;
     }
 
-    /* Sets all sums to zero, because operands have fewer heads than sums. The threads of a block must meet before they
-     * leave sums. */
+    /* Sets all sums to zero, because an operand may have fewer heads than sums. A barrier must follow before threads leave
+     * sums. */
     static __device__ __forceinline__ void clear(const norm_gradient_call &call)
     {
         for (uint32_t i = thread_of_block(); i < 2 * 2 * call.token_sums; i += threads_of_block())
@@ -150,6 +150,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     if (use)
         weights.load(n.weight + weight * sizeof(typename R::element),
                      n.weight + (weight + call.join * R::PAIRS) * sizeof(typename R::element));
+    else
+        weights.fill(0);
     ahead.ask(dy, dy + call.x_moved[segment], s.src.second);
 #pragma unroll 1
     for (uint32_t in_block = 0; in_block < tokens; in_block++) {
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         ahead.take(&v, &x);
         job.of[0].item.in_block = in_block;
         item_values<R> g(v);
-        use = found_here(use); /* (one register for three conditions) */
+        use = found_here(use); /* (so that the compiler keeps no register for each condition) */
         if (use & ROTATES)
             job.template rotate<true>(call, TROPE_ROUND_ONCE, false, &g);
         weights.forget();

@@ -29,8 +29,8 @@ struct norm_rotation : rotation<OF_DTYPE, true, OF_POSITIONS, OF_ANGLES, false> 
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool ALWAYS_FAST = OF_POSITIONS != POSITIONS_GENERIC;
     static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
-    /* Whether the kernel takes norms over tokens. The code for them makes other calls of 42 MB slower: by 1 to 4 % in the
-     * kernels without it, and by less in those that have it. */
+    /* Whether the kernel takes norms over tokens. In the other kernels, the code for them would make norms over heads of 42
+     * MB 1 to 4 % slower. */
     static constexpr bool TOKENS = OF_POSITIONS == POSITIONS_GENERIC || OF_POSITIONS == POSITIONS_FROM_TOKENS ||
                                    (OF_POSITIONS == POSITIONS_READ && OF_ANGLES == ANGLES_TABLE);
 };

@@ -89,6 +89,13 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     return t;
 }
 
+template <typename STRIDE>
+static inline bool have_same_strides(const block_tensor<STRIDE> &a, const block_tensor<STRIDE> &b)
+{
+    return a.inner == b.inner && a.head == b.head && a.item == b.item && a.second == b.second && a.outer == b.outer &&
+           a.group == b.group && a.part == b.part;
+}
+
 /* `aligned`: the number of items of a head is rounded up to a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
@@ -103,7 +110,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.kept_second = kept.second;
     s.kept_part = kept.part;
     s.moved = s.dst.base - s.src.base;
-    s.alike = memcmp(&s.src.inner, &s.dst.inner, sizeof s.src - offsetof(block_tensor<STRIDE>, inner)) == 0;
+    s.alike = have_same_strides(s.src, s.dst);
     s.heads = (uint32_t)trope_heads_of_token(&o);
     s.places = s.heads;
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);

@@ -1,5 +1,5 @@
-/* Norms over tokens on CUDA, in the vector kernels. A block has all heads of its tokens. The threads of each head leave
- * its sum in shared memory, and one warp adds the sums of a token's heads for each operand. */
+/* Norms over tokens on CUDA, in all vector kernels but token_gradient.cuh. A block has all heads of its tokens. The threads
+ * of each head leave its sum in shared memory, and one warp adds the sums of a token's heads for each operand. */
 #ifndef TROPE_FWD_CUDA_TOKEN_SUMS_CUH
 #define TROPE_FWD_CUDA_TOKEN_SUMS_CUH
 

@@ -166,7 +166,7 @@ static inline bool addresses_are_simple(const trope_plan &plan)
     for (int i = 0; i < plan.operand_count; i++) {
         head_run runs[3];
         trope_plan_operand o = plan.operands[i];
-        join_groups(&o, false);
+        join_groups(&o, o.norm.is_backward);
         const bool is_window = o.norm.is_given ? o.rotary_dim == o.head_dim : o.in_place || cut_head(plan, o, runs) == 1;
         if (moves_operand(plan, o))
             simple = simple && o.groups == 1 && o.rotary_dim == 2 * plan.pairs && is_window;
