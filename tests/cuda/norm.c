@@ -100,8 +100,8 @@ static const norm_case cases[] = {
                                       .rows = 37}, F32},
     {"norm-gradient-searched-generic-phase", {"dx, packed, a window", SHAPE(TROPE_BF16, TROPE_THD, {3, 128, 64, 0}), BACKWARD, PACKED,
                                               .gap = 5}, F32},
-    {"norm-gradient-searched-generic-phase", {"dx, packed, groups of x alone", SHAPE(TROPE_BF16, TROPE_THD, {16, 128, 128, 0}), BACKWARD,
-                                              PACKED, .gap = 5}, BF16, .groups = 1},
+    {"norm-gradient-searched-generic-phase", {"dx, packed, groups of x alone", TROPE_BF16, TROPE_THD, .tokens = 37,
+                                              .operands = {{16, 128, 128, 0}}, BACKWARD, PACKED, .gap = 5}, BF16, .groups = 1},
     {"norm-gradient", {"dx, packed, q, k and v", SHAPE(TROPE_F16, TROPE_THD, QK, {2, 128, TROPE_COPY, 0}), BACKWARD, PACKED, .gap = 5},
      BF16, .bare = 3},
     {"elements-norm-gradient", {"dx, heads of 23", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), BACKWARD},
@@ -264,6 +264,8 @@ static void check_case(const norm_case *c, uint64_t seed)
     random_state random = {seed};
     k.weight_bytes = WEIGHTS;
     k.rstd_bytes = RSTDS;
+    /* Among any numbers, most heads have one so large that rstd is 0, which hides errors. */
+    k.any_numbers = k.any_numbers && seed % 2 == 0;
     problem *const p = problem_new(&k, seed);
     set_norms(c, p, p->host, &p->on_host, norm[0], norms[0]);
     set_norms(c, p, p->device, &p->on_device, norm[1], norms[1]);
