@@ -194,7 +194,7 @@ class Gpu:
 
     def time_executions(self, execute, count):
         """Returns the median time of a call in us by the host's clock. execute(n) runs a program of `count` calls n times,
-        and waits for it. There are so many runs that the host's part of the time is small."""
+        and waits for it. It is run many times, because the wait at the end belongs to no call."""
         seconds = []
         execute(2)
         for _ in range(1 + self.rounds):

@@ -888,7 +888,7 @@ def _jax_ways():
         return jax.jit(transposed if backward else forward)
 
     def way(name, kinds, is_trope):
-        def call(p, backward, *tensors):
+        def call(p, *tensors, backward):
             results = compiled(p, backward, is_trope)(*_in_jax(p, *tensors))
             return tuple(torch.from_dlpack(y) for y in results)
 
@@ -907,7 +907,7 @@ def _jax_ways():
 
             return execute
 
-        forward, backward = (functools.partial(lambda b, p, *tensors: call(p, b, *tensors), b) for b in (False, True))
+        forward, backward = (functools.partial(call, backward=backward) for backward in (False, True))
         return Way("jax", name, kinds, forward, backward, autograd=False, program=program)
 
     kinds = ("rope", "mrope", "thd")

@@ -314,7 +314,7 @@ static void check_order_of_d_weight(int64_t tokens, int64_t batch, int per_head,
                                            : "vectors-norm-gradient";
     const norm_case c = {"",
                          {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{q_heads, 128, 128, 0}, {k_heads, 128, 128, 0}},
-                          .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
+                          BACKWARD, .tokens = tokens, .batch = batch},
                          BF16,
                          .per_head = per_head,
                          .token = token};

@@ -96,6 +96,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             x[h].load(from_x[h], from_x[h] + call.x[this->item().segment].second);
     }
 
+    /* Fills an array of pointers to the vectors of x. */
     __device__ __forceinline__ void point_at_x(typename R::data **of_heads)
     {
 #pragma unroll

@@ -29,12 +29,18 @@ static inline uint32_t lane_sums_of(const trope_plan_operand &o)
     return (uint32_t)quotient_up(power_of_two((uint32_t)trope_heads_of_token(&o)), ADDING_LANES);
 }
 
+/* Returns for how many heads of an operand there is room for one kind of sums. */
+static inline uint32_t room_of_sums(const trope_plan_operand &o)
+{
+    return ADDING_LANES * lane_sums_of(o);
+}
+
 /* Returns the bytes of two kinds of sums of two tokens. */
 static inline size_t bytes_of_exchanged_sums(const trope_plan &plan)
 {
     size_t sums = 0;
     for (int i = 0; i < plan.operand_count; i++)
-        sums += ADDING_LANES * lane_sums_of(plan.operands[i]);
+        sums += room_of_sums(plan.operands[i]);
     return 2 * 2 * sums * sizeof(float);
 }
 
@@ -208,7 +214,7 @@ struct norm_gradient_blocks : norm_blocks {
         if (call->one_head)
             call->segments[number].places = call->segments[number].heads;
         call->exchanged[number] = {call->token_sums, lane_sums_of(o)};
-        call->token_sums += ADDING_LANES * lane_sums_of(o);
+        call->token_sums += room_of_sums(o);
         head_run whole = {0, o.head_dim, norms_rotate(plan)};
         block_form form = {};
         form.pairs_of_item = 16 / plan.element_size;
