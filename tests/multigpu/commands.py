@@ -7,7 +7,7 @@ import pathlib
 import re
 import tempfile
 
-from program import DEVICE, MPIRUN, PROGRAM, Result, check, finish, launches, run
+from program import DEVICE, LIKE_TORCHRUN, MPIRUN, PROGRAM, Result, check, check_streams, finish, launches, run
 
 
 def check_refused(word, *options):
@@ -169,6 +169,21 @@ def check_save():
         check(result.status == 2 and "regular file" in result.err and "cases hold" not in result.out, result.err)
 
 
+def check_standard_streams():
+    """No file and no socket receives the text of a stream that is closed, and no result is lost with status 0."""
+    for options in (["--list"], ["--help"]):
+        check_streams([PROGRAM, *options])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        check_streams([PROGRAM, "--device", "cpu", "--ranks", 2, *ONE_CASE, "--save", path], path)
+        result = Result(["sh", "-c", 'exec "$@" >/dev/full', "sh", PROGRAM, "--simulate", "--save", path], 60)
+        check(result.status == 2 and result.err.count("\n") == 1, "--simulate cannot print:", result.err)
+        check(os.listdir(folder) == [], "there are no other files", os.listdir(folder))
+        # The ranks are connected by sockets.
+        result = Result(["sh", "-c", 'exec "$@" >&- <&-', "sh", LIKE_TORCHRUN, "2", PROGRAM, "--device", "cpu", *ONE_CASE], 60)
+        check(result.status == 2 and result.err == "trope_multigpu: cannot write to standard output\n", result.err)
+
+
 def without_time(case):
     differs = ("time_us", "bytes", "angle_error_of_bound", "sum_error_of_bound")
     return {name: value for name, value in case.items() if name not in differs}
@@ -199,6 +214,7 @@ check_page(check_listing())
 check_error_texts()
 if DEVICE == "cpu":
     check_save()
+    check_standard_streams()
 check_launches_agree()
 check_speed()
 finish()

@@ -9,7 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from checks import check, finish  # noqa: E402, F401
+from checks import check, check_streams, finish  # noqa: E402, F401
 
 if len(sys.argv) != 3:
     sys.exit("usage: %s TROPE_MULTIGPU MPIRUN" % sys.argv[0])

@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from checks import check, finish  # noqa: E402, F401
+from checks import check, check_streams, finish  # noqa: E402, F401
 
 if len(sys.argv) != 2:
     sys.exit("usage: %s TROPE" % sys.argv[0])

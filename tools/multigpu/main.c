@@ -8,6 +8,7 @@
 #include "call_options.h"
 #include "command.h"
 #include "launch.h"
+#include "output.h"
 #include "report.h"
 #include "simulate.h"
 
@@ -410,7 +411,7 @@ static int32_t default_ranks(const multigpu_options *options)
     return count ? count : CPU_RANKS;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     multigpu_options options = {
         .device = TROPE_DEVICE_AUTO, .bytes = -1, .threads = 1, .tokens = 768, .timeout = 30, .seed = 1};
@@ -439,6 +440,11 @@ int main(int argc, char **argv)
                                  "factors, such as 4, or three, such as 8",
                                  l.size);
     }
-    run_context run = {&options, &l};
-    return launch_run(&l, (double)options.timeout, run_rank, &run);
+    run_context context = {&options, &l};
+    return launch_run(&l, (double)options.timeout, run_rank, &context);
+}
+
+int main(int argc, char **argv)
+{
+    return run_program(run, argc, argv);
 }

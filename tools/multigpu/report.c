@@ -324,7 +324,6 @@ static void print_summary(const report *p)
         printf("# %d of %d cases with a mistake made on purpose were caught\n", p->caught, p->broken);
     if (p->missed_speed)
         printf("# %d ranks were slower together with others\n", p->missed_speed);
-    fflush(stdout);
 }
 
 int report_end(report *p)
@@ -340,5 +339,5 @@ int report_end(report *p)
     }
     if (p->has_text)
         print_summary(p);
-    return p->json ? json_write(p) : 0;
+    return (p->json && json_write(p)) || output_flush();
 }

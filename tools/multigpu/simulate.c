@@ -157,13 +157,13 @@ int simulate(int json, const char *path)
     }
     for (int64_t ranks = 1; ranks <= SIMULATE_RANKS; ranks++)
         check_ranks(&t, ranks);
-    if ((json || path) && write_json(rows, row_count, &t, path))
-        return RESULT_REFUSED;
     if (!json) {
         printf("# %" PRId64 " splits of 1 to %d ranks and up to 2^31 tokens, %" PRId64 " wrong, in %.1f s\n", t.maps,
                SIMULATE_RANKS, t.wrong, seconds_now() - begin);
         if (t.wrong)
             printf("# first: %s\n", t.first_wrong);
     }
+    if ((json || path) && write_json(rows, row_count, &t, path))
+        return RESULT_REFUSED;
     return t.wrong ? RESULT_DIFFERS : RESULT_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "output.h"
 #include "trope/trope.h"
 
 /* Tells users of the old `trope apply` where it is now. */
@@ -60,8 +61,10 @@ static int run(int argc, char **argv)
     const int is_version = !strcmp(argv[1], "--version");
     if ((is_help && argc > 3) || (is_version && argc > 2))
         return complain("%s: takes %s, got '%.64s'", argv[1], is_help ? "one command" : "no arguments", argv[argc - 1]);
-    if (is_version)
-        return printf("trope %s\n", trope_version()) < 0 ? RESULT_REFUSED : RESULT_OK;
+    if (is_version) {
+        printf("trope %s\n", trope_version());
+        return RESULT_OK;
+    }
     if (is_help)
         return argc > 2 ? run_command(2, help) : print_usage();
     return run_command(argc - 1, argv + 1);
@@ -69,8 +72,5 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const int result = run(argc, argv);
-    if (result != RESULT_REFUSED && (fflush(stdout) || ferror(stdout)))
-        return complain("cannot write to standard output");
-    return result;
+    return run_program(run, argc, argv);
 }

@@ -24,6 +24,29 @@ static void remove_and_end(int number)
     raise(number);
 }
 
+/* Opens each closed standard stream in the mode in which it cannot be used. Otherwise, a file that is opened later would get
+ * its number, and receive text that is printed. */
+static int open_closed_streams(void)
+{
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return complain("a standard stream is closed, and /dev/null cannot be opened: %m");
+    return 0;
+}
+
+int run_program(int (*run)(int argc, char **argv), int argc, char **argv)
+{
+    if (open_closed_streams())
+        return RESULT_REFUSED;
+    const int result = run(argc, argv);
+    return result != RESULT_REFUSED && output_flush() ? RESULT_REFUSED : result;
+}
+
+int output_flush(void)
+{
+    return fflush(stdout) || ferror(stdout) ? complain("cannot write to standard output") : 0;
+}
+
 static sigset_t block_signals(void)
 {
     sigset_t all, before;
@@ -174,6 +197,8 @@ int output_commit(output *out)
 {
     if (!out->temporary)
         return 0;
+    if (output_flush())
+        return RESULT_REFUSED;
     if (fsync(out->descriptor))
         return complain_about(out->path, NULL, "cannot write: %m");
     const sigset_t before = block_signals();
@@ -213,8 +238,10 @@ int output_is_refused(const char *path)
 int output_line(const char *path, const char *text)
 {
     output out;
-    if (!path)
-        return printf("%s\n", text) < 0 || fflush(stdout) ? complain("cannot write to standard output") : 0;
+    if (!path) {
+        printf("%s\n", text);
+        return output_flush();
+    }
     const int failed = output_open(&out, path) || output_write(&out, text, strlen(text)) || output_write(&out, "\n", 1) ||
                        output_commit(&out);
     output_close(&out);

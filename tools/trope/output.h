@@ -1,4 +1,5 @@
-/* A command's output file. It is written to a temporary file in the same folder and renamed when it is complete. */
+/* Standard output, and a command's output file. The file is written to a temporary file in the same folder and renamed
+ * when it is complete. */
 #ifndef TOOLS_TROPE_OUTPUT_H
 #define TOOLS_TROPE_OUTPUT_H
 
@@ -11,6 +12,12 @@ typedef struct output {
     int descriptor;
 } output;
 
+/* Runs a program and returns its exit status. The status is RESULT_REFUSED, after a complaint, if text on standard output is
+ * lost. Streams that are closed stay unusable: no file or socket gets their numbers. */
+int run_program(int (*run)(int argc, char **argv), int argc, char **argv);
+/* Writes the buffer of standard output. Returns nonzero after a complaint if any text is lost. */
+int output_flush(void);
+
 /* Checks that path can be written and opens a temporary file in its folder. An existing file is found through links and
  * must be regular; the new file will get its mode and owner. Returns nonzero after a complaint. Call output_close in any
  * case. A signal that ends the program removes the temporary file. */
@@ -19,7 +26,8 @@ int output_open(output *out, const char *path);
 int output_is_refused(const char *path);
 /* Returns nonzero after a complaint. */
 int output_write(output *out, const void *data, size_t bytes);
-/* Syncs the file and moves it to its place. Returns nonzero after a complaint; an existing file is then unchanged. */
+/* Syncs the file and moves it to its place. Returns nonzero after a complaint, also if text on standard output is lost. An
+ * existing file is then unchanged. */
 int output_commit(output *out);
 /* Removes a file that has not been committed. */
 void output_close(output *out);
