@@ -468,4 +468,6 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    _sys.exit(main())
+    from .__main__ import run_program
+
+    _sys.exit(run_program(main))

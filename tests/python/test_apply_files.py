@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from apply_support import HALF, THETA, encode, random, run
 
+import trope
 from trope._apply import output
 
 COMMON = ["--layout", "sbhd", *HALF, *map(str, THETA)]
@@ -142,21 +143,97 @@ def test_the_program(tmp_path):
     assert start("apply", path, "--expect", path, *COMMON).returncode == 1
     refused = start("apply", path, *COMMON)
     assert refused.returncode == 2 and refused.stderr.startswith("trope apply: needs -o OUT") and refused.stdout == ""
-    with open("/dev/full", "w") as full:
-        for words in (["apply", path, "--expect", out, "-o", tmp_path / "out2", *COMMON], ["apply", "--help"]):
-            result = start(*words, stdout=full)
-            assert result.returncode == 2 and result.stderr.count("\n") == 1, result.stderr
     assert names(tmp_path) == ["in", "out"]
-    assert start("--help").stdout.startswith("usage: python -m trope apply")
-    for words, reason in ((["turn"], "'turn' is not a command"), ([], "missing")):
-        result = start(*words)
-        assert result.returncode == 2 and reason in result.stderr and result.stderr.count("\n") == 1
     lacking = (
         "import sys; sys.modules['%s'] = None; from trope.__main__ import _run; sys.exit(_run(['apply', '%s', '-o', 'x']))"
     )
     for module in ("numpy", "safetensors"):
         result = subprocess.run([sys.executable, "-c", lacking % (module, path)], stderr=subprocess.PIPE, text=True)
         assert result.returncode == 2 and module in result.stderr.lower() and result.stderr.count("\n") == 1, result.stderr
+
+
+def test_the_commands_and_exit_statuses_are_those_of_the_c_program():
+    prints = {"--version": "trope %s\n" % trope.__version__, "info": trope.info().rstrip("\n") + "\n"}
+    for word, text in prints.items():
+        result = start(word)
+        assert (result.returncode, result.stdout, result.stderr) == (0, text, "")
+    usage = start("--help").stdout
+    assert all("\n  %s " % command in usage for command in ("apply", "bench", "check", "info"))
+    assert start("help").stdout == start("-h").stdout == usage
+    for command in ("apply", "info"):
+        text = start(command, "--help").stdout
+        assert text.startswith("usage: python -m trope " + command) and start("help", command).stdout == text
+    for words, reasons in (
+        ([], ["trope: a command is missing"]),
+        (["turn\n"], ["trope: 'turn?' is not a command"]),
+        (["help", "turn"], ["'turn'", "not a command"]),
+        (["help", "info", "apply"], ["one command", "'apply'"]),
+        (["--version", "info"], ["no arguments", "'info'"]),
+        (["info", "all"], ["trope info: ", "no arguments", "'all'"]),
+        (["bench", "--list"], ["trope bench: ", "C program", "build/tools/trope", "PREFIX/bin/trope"]),
+        (["help", "check"], ["trope check: ", "C program", "build/tools/trope", "PREFIX/bin/trope"]),
+    ):
+        result = start(*words)
+        assert result.returncode == 2 and result.stdout == "" and result.stderr.count("\n") == 1, result
+        assert all(reason in result.stderr for reason in reasons), result.stderr
+
+
+@pytest.mark.parametrize("streams", [
+    ">&-", ">/dev/full", "closed pipe", "2>&-", "2>/dev/full", "<&-", ">&- 2>&-", ">&- 2>&- <&-", ">/dev/full 2>/dev/full",
+])  # fmt: skip
+def test_closed_and_full_streams(tmp_path, streams):
+    """Results that cannot be printed are an error. Results in a file do not depend on the streams, and no file receives
+    the text of a closed stream."""
+    path, rotated, out = source(tmp_path), tmp_path / "rotated", tmp_path / "out"
+    assert run(path, "-o", rotated, *COMMON).status == 0
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    def program(*words):
+        is_pipe = streams == "closed pipe"
+        script = 'exec "$@" ' + ("" if is_pipe else streams)
+        words, stdout = ["sh", "-c", script, "sh", *PROGRAM, *map(str, words)], writing if is_pipe else subprocess.PIPE
+        return subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, env=environment)
+
+    is_lost, is_told = ">" in streams.replace("2>", "") or "pipe" in streams, "2>" not in streams
+    to_file = ["-o", out, *COMMON]
+    for status, is_printed, words in (
+        (0, False, ["apply", path, *to_file]),
+        (0, True, ["apply", path, "--expect", rotated, *to_file]),
+        (1, True, ["apply", path, "--expect", path, *COMMON]),
+        (0, True, ["apply", path, "-o", "-", *COMMON]),
+        (2, False, ["apply", tmp_path / "missing", *to_file]),
+        (0, True, ["apply", "--help"]),
+        (0, True, ["--help"]),
+        (0, True, ["--version"]),
+        (0, True, ["info"]),
+        (2, False, ["bench"]),
+    ):
+        result = program(*words)
+        status = 2 if is_printed and is_lost else status
+        assert result.returncode == status, (words, result)
+        assert status < 2 or result.stderr.count(b"\n") == is_told, (words, result)
+        assert is_printed or not result.stdout, (words, result)
+        is_written = out in words and status == 0
+        assert names(tmp_path) == ["in"] + ["out"] * is_written + ["rotated"], words
+        if is_written:
+            assert out.read_bytes() == rotated.read_bytes()
+            out.unlink()
+    os.close(writing)
+
+
+def test_a_comparison_prints_names_that_the_encoding_lacks(tmp_path):
+    (tmp_path / "in").write_bytes(encode({"\u00e9.q": random("F32", 4, 1, 2, 8)}))
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = start("apply", tmp_path / "in", "--expect", tmp_path / "in", *COMMON, env=environment)
+    assert result.returncode == 1 and "\\xe9.q" in result.stdout, result.stderr
+
+
+def test_an_unexpected_error_has_not_the_status_of_a_difference():
+    fails = "import sys; from trope.__main__ import run_program; sys.exit(run_program(lambda: 1 / 0))"
+    result = subprocess.run([sys.executable, "-c", fails], stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2 and result.stderr.endswith("ZeroDivisionError: division by zero\n"), result.stderr
 
 
 def test_the_page_names_only_existing_options():

@@ -36,7 +36,7 @@ static int print_usage(void)
     for (int i = 0; i < COMMAND_COUNT; i++)
         printf("  %-8s%s\n", commands[i].name, commands[i].summary);
     printf("\n'trope COMMAND --help' or 'trope help COMMAND' lists the options of a command. Exit status: 0 success, 1 a\n"
-           "comparison or check failed, 2 refused, with one line on standard error.\n");
+           "comparison found a difference, 2 refused or failed, with one line on standard error.\n");
     return RESULT_OK;
 }
 

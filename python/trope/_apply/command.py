@@ -1,7 +1,6 @@
 """The command: reads the options and the file, then makes the calls, compares and writes, tensor by tensor."""
 
 import contextlib
-import os
 import sys
 
 from .calls import POISONED, Call
@@ -12,9 +11,7 @@ from .files import CHUNK, REAL, TensorFile, allocate
 from .names import find_groups
 from .options import check_options, make_parser, read_options
 from .output import Output, is_same
-from .refused import Refused, refuse, refuse_file, refuse_tensor
-
-OK, DIFFERS, REFUSED = 0, 1, 2
+from .refused import OK, REFUSED, Refused, refuse, refuse_tensor, tell
 
 
 class Run:
@@ -149,10 +146,7 @@ class Run:
             self.do_tensor(tensor)
         self._show_progress(len(self.file.tensors))
         status = OK if self.comparisons is None else self.comparisons.verdict()
-        try:
-            sys.stdout.flush()  # a failure leaves no output file, so the comparison has to be printed before it
-        except OSError:
-            refuse("cannot write to standard output")
+        sys.stdout.flush()  # a failure leaves no output file, so the comparison has to be printed before it
         if self.output is not None:
             self.output.commit()
         self._explain()
@@ -165,16 +159,14 @@ class Run:
         count = len(self.file.tensors)
         if not self.options.quiet and count >= 3 and sys.stderr.isatty():
             text = "\r%d of %d tensors" % (done, count) if done < count else "\r%32s\r" % ""
-            print(text, end="", file=sys.stderr, flush=True)
+            tell(text, end="")
 
     def _explain(self):
         for group in () if self.options.quiet else self.groups:
             for line in self.calls[group.prefix].explain(group):
-                print(line, file=sys.stderr)
+                tell(line)
         if self.status & POISONED:
-            print(
-                "trope apply: %s: elements at positions outside the table were set to NaN" % self.file.path, file=sys.stderr
-            )
+            tell("trope apply: %s: elements at positions outside the table were set to NaN" % self.file.path)
 
 
 def _run(argv):
@@ -190,14 +182,12 @@ def _run(argv):
 
 
 def main(argv):
-    """Runs the command with these arguments, and returns its exit status."""
+    """Runs the command with these arguments, and returns its exit status. An OSError is of standard output."""
     try:
         return _run(argv)
     except Refused as refused:
         reason = str(refused)
     except MemoryError:
         reason = "out of memory"
-    except OSError as error:  # of standard output: errors of files are Refused, and name the file
-        reason = "cannot write to standard output: %s" % error.strerror
-    print("trope apply: " + reason, file=sys.stderr)
+    tell("trope apply: " + reason)
     return REFUSED

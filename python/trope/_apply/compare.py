@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from .files import to_double
-from .refused import refuse, refuse_tensor
+from .refused import DIFFERS, OK, refuse, refuse_tensor
 
 _INFINITE = 2**64 - 1  # the distance in ulp between a NaN and a number
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -99,12 +99,12 @@ class Comparisons:
         """Prints the verdict, and returns the exit status."""
         if self.over:
             print("# DIFFERENT: %d elements are more than %d ulp apart" % (self.over, self.ulp))
-            return 1
+            return DIFFERS
         if self.all_nan:
             text = "--expect: %d of %d tensors hold only NaN in both files, so that nothing is compared"
             refuse(text, self.all_nan, self.tensors)
         print("# equal within %d ulp" % self.ulp)
-        return 0
+        return OK
 
 
 def check_header(tensor, expected):

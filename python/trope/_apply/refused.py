@@ -1,10 +1,20 @@
 """Refusals: the command prints one line on standard error for each."""
 
+import contextlib
 import re
+import sys
+
+OK, DIFFERS, REFUSED = 0, 1, 2  # exit statuses
 
 
 class Refused(Exception):
     """An input that the command refuses. str() is the line, without the name of the command."""
+
+
+def tell(text, end="\n"):
+    """Prints on standard error. Text that cannot be written is lost, and does not affect files and the exit status."""
+    with contextlib.suppress(OSError):
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def refuse(text, *values):
