@@ -46,6 +46,9 @@ def _info(argv):
     return 0
 
 
+_COMMANDS = {"apply": _apply, "info": _info}
+
+
 def _run(argv):
     if not argv:
         return _refuse("trope: a command is missing; 'python -m trope --help' lists them")
@@ -61,8 +64,9 @@ def _run(argv):
         word, rest = rest[0], ["--help"]
     if word in ("bench", "check"):
         return _refuse(_IN_C % word)
-    command = {"apply": _apply, "info": _info}.get(word)
-    return command(rest) if command else _refuse("trope: '%.64s' is not a command; 'python -m trope --help' lists them" % word)
+    if word not in _COMMANDS:
+        return _refuse("trope: '%.64s' is not a command; 'python -m trope --help' lists them" % word)
+    return _COMMANDS[word](rest)
 
 
 def _open_closed_streams():
@@ -75,7 +79,7 @@ def _open_closed_streams():
 
 
 def run_program(run):
-    """Runs a program, and returns its exit status: 2 if it raises or its standard output is lost, otherwise that of run()."""
+    """Runs a program, and returns its exit status: that of run(), or 2 if it raises or its standard output is lost."""
     _open_closed_streams()
     try:
         try:

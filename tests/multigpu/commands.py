@@ -180,7 +180,8 @@ def check_standard_streams():
         check(result.status == 2 and result.err.count("\n") == 1, "--simulate cannot print:", result.err)
         check(os.listdir(folder) == [], "there are no other files", os.listdir(folder))
         # The ranks are connected by sockets.
-        result = Result(["sh", "-c", 'exec "$@" >&- <&-', "sh", LIKE_TORCHRUN, "2", PROGRAM, "--device", "cpu", *ONE_CASE], 60)
+        closed = ["sh", "-c", 'exec "$@" >&- <&-', "sh", LIKE_TORCHRUN, "2"]
+        result = Result([*closed, PROGRAM, "--device", "cpu", *ONE_CASE], 60)
         check(result.status == 2 and result.err == "trope_multigpu: cannot write to standard output\n", result.err)
 
 

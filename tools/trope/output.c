@@ -24,8 +24,8 @@ static void remove_and_end(int number)
     raise(number);
 }
 
-/* Opens each closed standard stream in the mode in which it cannot be used. Otherwise, a file that is opened later would get
- * its number, and receive text that is printed. */
+/* Opens each closed standard stream in the mode in which it cannot be used. Otherwise, a file or socket that is opened
+ * later would get its number, and receive text that is printed. */
 static int open_closed_streams(void)
 {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)

@@ -12,8 +12,8 @@ typedef struct output {
     int descriptor;
 } output;
 
-/* Runs a program and returns its exit status. The status is RESULT_REFUSED, after a complaint, if text on standard output is
- * lost. Streams that are closed stay unusable: no file or socket gets their numbers. */
+/* Runs a program and returns its exit status. The status is RESULT_REFUSED, after a complaint, if text on standard output
+ * is lost. Closed standard streams stay unusable: no file or socket gets their numbers. */
 int run_program(int (*run)(int argc, char **argv), int argc, char **argv);
 /* Writes the buffer of standard output. Returns nonzero after a complaint if any text is lost. */
 int output_flush(void);
