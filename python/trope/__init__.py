@@ -318,7 +318,7 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     flag(backward, "backward")
     find_norm = refuse_norm
     if _has_torch(tensors):
-        find_norm = _torch_functions()._norms.find_norm
+        find_norm = _torch_functions()._norm_modules.find_norm
         tensors = [x.detach() if hasattr(x, "detach") else x for x in tensors]
         options = {name: x.detach() if hasattr(x, "detach") else x for name, x in options.items() if name != "max_position"}
     srcs = _describe_tensors(tensors)

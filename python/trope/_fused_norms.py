@@ -10,7 +10,10 @@ If the norm comes after the rotation (HunYuan, Llama 4), the rotary function ret
 rotation. The method that replaces q_norm records the norm there. The first operation that reads q or k makes the call.
 
 A Kind describes how a class of modules normalises. It is found like the recipe of a rotary function: the module gets small
-random tensors, and its results must have the bits of a formula that trope.Norm has.
+random tensors, and its results must have the bits of a formula that trope.Norm has. patch tries every norm of the model in
+this way, and notes the attributes that its forward reads. A rotation computes a norm only if the module has the same class
+and the same values of these attributes as a module that was tried. Any other module computes its norm itself. So a call
+notices models that were never given to patch, and attributes and methods that have been replaced since.
 """
 
 import ast
@@ -21,6 +24,7 @@ import itertools
 import re
 import textwrap
 import threading
+import types
 from typing import NamedTuple
 
 import torch
@@ -28,7 +32,7 @@ import torch
 from ._errors import Error
 from ._norms import Norm
 from ._spec import DIMS
-from .torch._norms import HOOKS
+from .torch._norm_modules import refuse_added_code
 
 _compiles = torch.compiler.is_compiling
 _NAME = re.compile(r"(q|k|qk|query|key|q_b|kv)_?(layer_?)?norm")  # names of modules that normalise rotated tensors
@@ -45,6 +49,7 @@ class Kind(NamedTuple):
     rounding, plus_one: the arguments of trope.Norm
     eps: the name of the attribute with eps
     mixes: whether a module with a float32 weight gives 16-bit results for 16-bit x
+    tried: the settings of the modules that normalise like this (see _read_settings)
     """
 
     cls: type
@@ -53,9 +58,11 @@ class Kind(NamedTuple):
     plus_one: bool
     eps: str
     mixes: bool = False
+    tried: tuple = ()
 
     def is_of(self, module):
-        return type(module) is self.cls and _has_weight(module) == self.has_weight
+        """Whether a module normalises like this, because it has the settings of a module that was tried."""
+        return type(module) is self.cls and any([_has_settings(module, settings) for settings in self.tried])
 
     def fits(self, module, x):
         """Whether trope.Norm gives the module's result for x in the dtype of x. Modules normalise float64 in float32."""
@@ -92,46 +99,149 @@ def _has_weight(module):
     return module._parameters.get("weight") is not None
 
 
-def ask(module, where):
-    """Finds the Kind of a module, on any device."""
+class _Missing:
+    """The value of an attribute that a module does not have."""
+
+
+def _read(module, name):
+    """Returns the value of an attribute, or the function of a method."""
+    value = getattr(module, name, _Missing)
+    return value.__func__ if isinstance(value, types.MethodType) else value
+
+
+def _weight_shape(module):
+    weight = module._parameters.get("weight")
+    return None if weight is None else tuple(weight.shape)
+
+
+def _has_settings(module, settings):
+    shape, attributes = settings
+    if _weight_shape(module) != shape:
+        return False
+    found = [(_read(module, name), value) for name, value in attributes]
+    return all([type(one) is type(value) and one == value for one, value in found])
+
+
+_OF_ALL_MODULES = set(dir(torch.nn.Module())) - {"forward", "training"}
+_FIXED = (type(None), bool, int, float, str, torch.dtype, torch.device, types.FunctionType, types.BuiltinFunctionType, type)
+
+
+def _is_fixed(value):
+    """Whether a value cannot change while it is the same object."""
+    return isinstance(value, _FIXED) or (isinstance(value, tuple) and all(map(_is_fixed, value)))
+
+
+def _read_settings(module, place):
+    """Returns what the results of a module depend on besides x and the values of the weight: (the shape of the weight,
+    ((name, value) of each attribute that its forward reads)). Methods are among the attributes."""
+    has_weight, names = _has_weight(module), {}
+
+    class Reader(type(module)):
+        def __getattribute__(self, name):
+            names[name] = True
+            return super().__getattribute__(name)
+
+    for dtypes in (*_DTYPES, _MIXED):
+        x, _, weight = _inputs(module, _sizes(module)[0], None, *dtypes)
+        own = _copy(module, weight)
+        own.__class__ = Reader
+        try:
+            own(x)
+        except Exception:
+            pass  # a dtype that the module does not take
+    read = [name for name in names if name not in _OF_ALL_MODULES and not (name == "weight" and has_weight)]
+    attributes = tuple([(name, _read(module, name)) for name in read])
+    for name, value in attributes:
+        if not _is_fixed(value):
+            given = place, name, type(value).__name__
+            raise Error("%s reads its attribute %s, a %s, whose changes fuse_norm would not notice" % given, "fuse_norm")
+    return _weight_shape(module), attributes
+
+
+def ask(module, where, place, known=None):
+    """Finds the Kind of a module, on any device.
+
+    where: the name of the norm in the class of the attention; place: its name in the model
+    known: the Kind of the modules that have had this name so far. The result is this Kind with the module's settings, or
+        the module is refused.
+    """
     has_weight = _has_weight(module)
-    others = [name for name, p in module.named_parameters() if name != "weight"]
-    names = [name for name, value in vars(module).items() if type(value) is float and value > 0]
-    cls = type(module)
-    choices = [("twice", False), ("product", False), ("product", True)] if has_weight else [("product", False)]
+    others = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name != "weight"]
+    kind = None
     if not others and len(list(module.children())) == 0 and (not has_weight or module.weight.dim() == 1):
         with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-            for (rounding, plus_one), eps, root in itertools.product(choices, names, _ROOTS):
-                kind = Kind(cls, has_weight, rounding, plus_one, eps)
-                if all([_agrees(kind, module, root, *dtypes) for dtypes in _DTYPES]):
-                    return kind._replace(mixes=_agrees(kind, module, root, torch.bfloat16, torch.float32))
-    message = "%s is a %s, which is not an RMS norm that trope.Norm reproduces bit for bit"
-    raise Error(message % (where, cls.__name__), "fuse_norm")
+            if known is not None and known.is_of(module) and _reproduces(known, module):
+                return known
+            kind = _find_kind(module, _read_settings(module, place))
+    if kind is None:
+        message = "%s is a %s, which is not an RMS norm that trope.Norm reproduces bit for bit (%s)"
+        raise Error(message % (where, type(module).__name__, place), "fuse_norm")
+    if known is None:
+        return kind
+    if known._replace(tried=()) != kind._replace(tried=()):
+        message = "modules %s normalise in different ways: %s; %s (%s)"
+        raise Error(message % (where, known, kind, place), "fuse_norm")
+    return known._replace(tried=known.tried + kind.tried)
+
+
+def _find_kind(module, settings):
+    """Returns the Kind of a module with these settings, or None."""
+    has_weight = _has_weight(module)
+    choices = [("twice", False), ("product", False), ("product", True)] if has_weight else [("product", False)]
+    names = [name for name, value in settings[1] if type(value) is float and value > 0]
+    for (rounding, plus_one), eps in itertools.product(choices, names):
+        kind = Kind(type(module), has_weight, rounding, plus_one, eps, tried=(settings,))
+        if _reproduces(kind, module):
+            return kind._replace(mixes=_reproduces(kind, module, [_MIXED]))
+    return None
 
 
 _DTYPES = [(dtype, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+_MIXED = torch.bfloat16, torch.float32
 
 
-def _agrees(kind, module, root, dtype, weight_dtype):
-    """Whether a formula has the bits of a module with the same class and settings, and nearly the same gradients."""
-    size, eps = module.weight.numel() if kind.has_weight else 64, getattr(module, kind.eps)
+def _sizes(module):
+    """Returns the sizes of x to try. A norm without a weight must fit several."""
+    return [module.weight.numel()] if _has_weight(module) else [64, 96]
+
+
+def _reproduces(kind, module, dtypes=_DTYPES):
+    """Whether trope.Norm reproduces a module, if it computes 1 / sqrt in the same way."""
+    cases = list(itertools.product(_sizes(module), dtypes))
+    return any(all(_agrees(kind, module, root, size, *of) for size, of in cases) for root in _ROOTS)
+
+
+def _inputs(module, size, eps, dtype, weight_dtype):
+    """Returns x, dy and the weight of a call, on the CPU. The rows of x have a mean(x^2) that is much larger than eps (1e-6
+    if it is not known), close to eps, or much smaller than eps."""
     generator = torch.Generator().manual_seed(7)
 
     def random(*shape):
         return torch.randn(*shape, generator=generator, device="cpu")
 
-    # The rows have a mean(x^2) that is much larger than eps, close to eps, or much smaller than eps.
-    scales = torch.tensor([1, 8, 64, eps**0.5, 2 * eps**0.5, eps**0.5 / 8], device="cpu")
-    x = (random(6, size) * scales[:, None]).to(dtype).requires_grad_()
-    dy = random(6, size).to(dtype)
-    weight = torch.nn.Parameter((1 + random(size) / 4).to(weight_dtype)) if kind.has_weight else None
-    inputs = [x] + [weight] * kind.has_weight
+    root = (eps or 1e-6) ** 0.5
+    scales = torch.tensor([[1, 8], [64, root], [2 * root, root / 8]], device="cpu")
+    x = (random(2, 3, 2, size) * scales[:, :, None]).to(dtype).requires_grad_()
+    weight = torch.nn.Parameter((1 + random(size) / 4).to(weight_dtype)) if _has_weight(module) else None
+    return x, random(2, 3, 2, size).to(dtype), weight
+
+
+def _copy(module, weight):
+    """Returns a module with the same class and settings, and this weight."""
     own = copy.copy(module)
-    own._parameters = {"weight": weight} if kind.has_weight else {}
+    own._parameters = dict(module._parameters) if weight is None else {"weight": weight}
+    return own
+
+
+def _agrees(kind, module, root, size, *dtypes):
+    """Whether a formula has the bits of a module with the same class and settings, and nearly the same gradients."""
+    eps = getattr(module, kind.eps)
+    x, dy, weight = _inputs(module, size, eps, *dtypes)
+    inputs = [x] + [weight] * kind.has_weight
     try:
         with torch.enable_grad():
-            y, wanted = type(module).forward(own, x), kind.formula(x, weight, eps, root)
-        if y.dtype != dtype or not torch.equal(y, wanted):
+            y, wanted = _copy(module, weight)(x), kind.formula(x, weight, eps, root)
+        if y.dtype != x.dtype or not torch.equal(y, wanted):
             return False
         gradients = [torch.autograd.grad(each, inputs, dy) for each in (y, wanted)]
     except Exception:
@@ -366,14 +476,7 @@ def take_norms(tensors, norms, layout, is_exact):
 
 
 def _refuse_hooks(module, where):
-    """Refuses code that a call of the module runs and the rotation would not run."""
-    for hooks in HOOKS:
-        if getattr(module, hooks):
-            raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
-    if "forward" in vars(module):
-        raise Error("%s has its own forward, which fuse_norm would not run" % where, "fuse_norm")
-    if torch.nn.modules.module._has_any_global_hook():
-        raise Error("%s: global module hooks are registered, which fuse_norm would not run for it" % where, "fuse_norm")
+    refuse_added_code(module, where, "fuse_norm", "leave out fuse_norm")
 
 
 class Fusion:
@@ -393,15 +496,11 @@ class Fusion:
         self.is_after, self.fused, self.own, self.handles = False, 0, 0, 0
 
     def add(self, attention, names, place):
-        """Finds the Kinds of the norms of an attention of the class. place: its name in the model."""
+        """Tries the norms of an attention of the class. place: its name in the model."""
         for name in names:
-            module, known = getattr(attention, name), self.kinds.get(name)
-            _refuse_hooks(module, "%s.%s" % (place, name))
-            if known is None or not known.is_of(module):
-                self.kinds[name] = ask(module, "%s.%s" % (self.where, name))
-                if known is not None:
-                    given = self.where, name, known, self.kinds[name]
-                    raise Error("modules %s.%s normalise in different ways: %s; %s" % given, "fuse_norm")
+            module, at = getattr(attention, name), "%s.%s" % (place, name)
+            _refuse_hooks(module, at)
+            self.kinds[name] = ask(module, "%s.%s" % (self.where, name), at, self.kinds.get(name))
 
     def read_forward(self):
         """Finds is_after, and refuses a forward that does something between a norm and the rotation."""

@@ -392,10 +392,24 @@ def test_other_norms_are_refused(options, words):
     call(layer)
 
 
-def test_a_norm_with_its_own_forward_is_refused():
-    layer = make(**RMS)
-    layer.q_layernorm.forward = lambda x: x
+def test_global_hooks_are_refused():
+    layer, hook = make(**RMS), torch.nn.modules.module.register_module_forward_hook(lambda *given: None)
+    try:
+        with tm.patch(fuse_norm=True):
+            refused("q_layernorm", call, layer, words="global module hooks")
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("options", [RMS, dict(RMS, norm=NormOfTE), dict(qk_l2_norm=True)])
+def test_another_forward_is_refused(options, monkeypatch):
+    """The forward of the module, and the forward of its class."""
+    layer = make(**options)
     with tm.patch(fuse_norm=True):
+        call(layer)
+        monkeypatch.setattr(type(layer.q_layernorm), "forward", lambda norm, x: 2 * x)
+        refused("q_layernorm", call, layer, words="RMSNorm|L2Norm of .* whose forward has been replaced")
+        layer.q_layernorm.forward = lambda x: x
         refused("q_layernorm", call, layer, words="its own forward")
 
 

@@ -13,7 +13,8 @@ from checks import DEVICES, assert_rounded, check  # noqa: E402
 from reference import norm, rotate  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from trope.torch import _norms, _ops  # noqa: E402
+from trope._spec import DIMS  # noqa: E402
+from trope.torch import _norm_modules, _norms, _ops  # noqa: E402
 
 INV_FREQ = trope.Frequencies([1.0, 0.3, 0.1, 0.03])
 PLAIN = dict(layout="bshd", pairing="half", inv_freq=INV_FREQ)
@@ -240,7 +241,7 @@ def test_rms_norm_of_torch_over_all_heads(device):
         torch.testing.assert_close(trope.torch.rotate(x, norms=module, **PLAIN), wanted)
 
 
-@pytest.mark.parametrize("name", sorted(_norms._OF_TRANSFORMERS))
+@pytest.mark.parametrize("name", sorted(_norm_modules._OF_TRANSFORMERS))
 def test_modules_of_transformers(device, name):
     """With native rounding, rotate has the bits of a known module's forward, except where the last bit of rstd differs."""
     pytest.importorskip("transformers")
@@ -289,17 +290,91 @@ def test_modules_that_are_refused(device):
     class Qwen3RMSNorm(torch.nn.RMSNorm):
         """Has the name of a known class, but is not from transformers."""
 
-    hooked = torch.nn.RMSNorm(8)
-    hooked.register_forward_hook(lambda *given: None)
+    parametrized = torch.nn.RMSNorm(8)
+    torch.nn.utils.parametrize.register_parametrization(parametrized, "weight", torch.nn.Identity())
     for module, words in (
         (torch.nn.LayerNorm(8), "LayerNorm.*not known"),
         (Qwen3RMSNorm(8), "Qwen3RMSNorm.*not known"),
-        (hooked, "hooks"),
+        (parametrized, "ParametrizedRMSNorm.*not known"),
+        (torch.compile(torch.nn.RMSNorm(8)), "OptimizedModule.*not known"),
         (torch.nn.RMSNorm(16), "16 elements.*4 heads of 8"),
+        (torch.nn.RMSNorm((2, 16)), "2 x 16 elements.*4 heads of 8"),
+        (torch.nn.RMSNorm((3, 4, 8)), "3 x 4 x 8 elements.*4 heads of 8"),
         (torch.ones(8), "Tensor"),
         (torch.nn.RMSNorm, "type"),
     ):
         refused("norms[0]", trope.torch.rotate, x, norms=module, words=words, **PLAIN)
+    refused("norms[0].eps", trope.torch.rotate, x, norms=torch.nn.RMSNorm(8, eps=0.0), **PLAIN)
+
+
+def double(module, x):
+    return 2 * torch.nn.functional.rms_norm(x, (8,), module.weight, EPS)
+
+
+def set_weight(module, *shape):
+    module.weight = torch.nn.Parameter(torch.ones(*shape))
+
+
+# Changes after which a module computes something else, and words of the refusal.
+CHANGED = {
+    "forward hook": (lambda m, patch: m.register_forward_hook(lambda m, args, y: 2 * y), "has forward hooks"),
+    "pre-hook": (lambda m, patch: m.register_forward_pre_hook(lambda m, args: (2 * args[0],)), "has forward pre-hooks"),
+    "forward": (lambda m, patch: patch.setattr(m, "forward", lambda x: double(m, x)), "has its own forward"),
+    "forward of the class": (lambda m, patch: patch.setattr(type(m), "forward", double), "whose forward has been replaced"),
+    "2-D weight": (lambda m, patch: set_weight(m, 4, 8), r"weight has shape \[4, 8\]"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("name", ["torch", "Qwen3RMSNorm", "Gemma3RMSNorm"])
+def test_modules_that_have_been_changed_are_refused(device, name, change, monkeypatch):
+    if name != "torch":
+        pytest.importorskip("transformers")
+    module = (torch.nn.RMSNorm if name == "torch" else find_module(name))(8, eps=EPS)
+    x, (make_change, words) = random(2, 3, 4, 8, device=device), CHANGED[change]
+    trope.torch.rotate(x, norms=module.to(device), **PLAIN)
+    make_change(module, monkeypatch)
+    refused("norms[0]", trope.torch.rotate, x, norms=module, words=words, **PLAIN)
+
+
+def test_global_hooks_are_refused(device):
+    x, module = random(2, 3, 4, 8, device=device), torch.nn.RMSNorm(8).to(device)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, args, y: 2 * y)
+    try:
+        refused("norms[0]", trope.torch.rotate, x, norms=module, words="global module hooks", **PLAIN)
+    finally:
+        hook.remove()
+    trope.torch.rotate(x, norms=module, **PLAIN)
+
+
+def test_changed_parts_of_modules_of_transformers_are_refused(device, monkeypatch):
+    """The method _norm of Gemma 3, on the module and on the class, and the option with_scale of Gemma 4."""
+    pytest.importorskip("transformers")
+    x, gemma3, gemma4 = random(2, 3, 4, 8, device=device), *[find_module(name)(8).to(device) for name in GEMMA]
+    for owner in (gemma3, type(gemma3)):
+        with monkeypatch.context() as context:
+            context.setattr(owner, "_norm", lambda *given: given[-1])
+            refused("norms[0]", trope.torch.rotate, x, norms=gemma3, words="whose _norm has been replaced", **PLAIN)
+    gemma4.with_scale = False
+    refused("norms[0]", trope.torch.rotate, x, norms=gemma4, words="has no weight", **PLAIN)
+
+
+GEMMA = "Gemma3RMSNorm", "Gemma4RMSNorm"
+
+
+@pytest.mark.parametrize("layout", DIMS)
+def test_norms_over_several_dimensions(device, layout):
+    """A module over the last dimensions is refused unless these are all heads of a token. (Tokens and groups are as many as
+    heads, so that the module itself can always run.)"""
+    shape = [8 if dim == "d" else 2 if dim == "b" else 4 for dim in layout]
+    x, options, count = random(*shape, device=device), dict(PLAIN, layout=layout), 2 + ("g" in layout)
+    for last in (2, 3):
+        module = perturbed(torch.nn.RMSNorm(shape[-last:], eps=EPS), device, torch.float32)
+        if last == count and layout.endswith("hd"):
+            wanted = trope.torch.rotate(module(x), **options)
+            torch.testing.assert_close(trope.torch.rotate(x, norms=module, **options), wanted, rtol=1e-5, atol=1e-5)
+        else:
+            refused("norms[0]", trope.torch.rotate, x, norms=module, words="normalises", **options)
 
 
 # ---- PyTorch's tools ----
@@ -330,13 +405,26 @@ def test_compile_without_graph_breaks(device, backend):
 
 
 def test_compile_with_dynamic_shapes(device):
-    given = trope.Norm(random(8, device=device, grad=True), eps=EPS)
-    compiled = torch.compile(
-        lambda x: trope.torch.rotate(x, norms=given, **PLAIN), fullgraph=True, backend="aot_eager", dynamic=True
-    )
-    for tokens in (3, 5, 8):
-        x = random(2, tokens, 4, 8, device=device)
-        assert torch.equal(compiled(x), trope.torch.rotate(x, norms=given, **PLAIN))
+    modules = [torch.nn.RMSNorm(shape, eps=EPS).to(device) for shape in (8, 32, (4, 8))]
+    for given in (trope.Norm(random(8, device=device, grad=True), eps=EPS), *modules):
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            lambda x: trope.torch.rotate(x, norms=given, **PLAIN), fullgraph=True, backend="aot_eager", dynamic=True
+        )
+        for tokens in (3, 5, 8):
+            x = random(2, tokens, 4, 8, device=device)
+            assert torch.equal(compiled(x), trope.torch.rotate(x, norms=given, **PLAIN))
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("owner", ["module", "class"])
+def test_compiled_code_notices_another_forward(device, owner, monkeypatch):
+    torch._dynamo.reset()
+    module, x = torch.nn.RMSNorm(8, eps=EPS).to(device), random(2, 3, 4, 8, device=device)
+    compiled = torch.compile(lambda x: trope.torch.rotate(x, norms=module, **PLAIN), backend="aot_eager")
+    assert torch.equal(compiled(x), trope.torch.rotate(x, norms=module, **PLAIN))
+    monkeypatch.setattr(*(module, "forward", module.extra_repr) if owner == "module" else (type(module), "forward", double))
+    refused("norms[0]", compiled, x, words="forward")
     torch._dynamo.reset()
 
 

@@ -14,7 +14,7 @@ import torch
 from .._errors import Error
 from .._norms import Norm
 from ..torch import rotate
-from ..torch._norms import default_eps
+from ..torch._norm_modules import HOOKS, default_eps, is_original, refuse_added_code
 
 NAMES = "q_layernorm", "k_layernorm"
 # The methods that run between the norms and the rotations, and their parameters after self.
@@ -26,9 +26,8 @@ METHODS = {
     " rotary_pos_cos_sin sequence_len_offset inference_params",
 }
 _FORWARD = METHODS["forward"].split()
-_REFUSED_HOOKS = {
-    "_forward_hooks": "forward hooks", "_backward_hooks": "backward hooks", "_backward_pre_hooks": "backward pre-hooks"
-}  # fmt: skip
+# The call of a norm runs forward pre-hooks, and refuses the others.
+_REFUSED_HOOKS = {name: words for name, words in HOOKS.items() if name != "_forward_pre_hooks"}
 
 
 # ---- Norms of modules ----
@@ -49,6 +48,9 @@ def _find_norm(module, name, x):
             " Megatron-Core's L2Norm. Set normalization='RMSNorm' in the config, or leave out fuse_norm"
         )
         raise Error(message % (name, kind.__name__, kind.__module__), name)
+    if not is_original(module, "forward"):
+        message = "%s is a %s of %s whose forward has been replaced: leave out fuse_norm"
+        raise Error(message % (name, kind.__name__, kind.__module__), name)
     for shape in (getattr(module, "normalized_shape", None), getattr(weight, "shape", None)):
         if shape is not None and tuple(shape) != (head_dim,):
             given = name, list(shape), head_dim
@@ -62,15 +64,6 @@ def _check_dtype_of_te(weight, name, x):
     if weight.dtype != x.dtype or dtype != x.dtype:
         message = "%s has weights in %s and results in %s, and its input has %s: fuse_norm needs one dtype"
         raise Error(message % (name, weight.dtype, dtype, x.dtype), name)
-
-
-def _refuse_what_is_not_run(module, name):
-    """Refuses everything that a call of the module would run besides the forward of its class, except for pre-hooks."""
-    for hooks, words in _REFUSED_HOOKS.items():
-        if getattr(module, hooks):
-            raise Error("%s has %s, and fuse_norm cannot run them: leave it out" % (name, words), name)
-    if "forward" in vars(module):
-        raise Error("%s has its own forward, which replaces that of its class: leave out fuse_norm" % name, name)
 
 
 def _run_pre_hooks(module, name, x):
@@ -126,7 +119,7 @@ class _Forward:
     def defer(self, name, x):
         """Handles the call of a norm: it returns the input of the norm."""
         module = self.modules[name]
-        _refuse_what_is_not_run(module, name)
+        refuse_added_code(module, name, name, "leave out fuse_norm", _REFUSED_HOOKS)
         _run_pre_hooks(module, name, x)
         self.waiting[name] = _Waiting(_find_norm(module, name, x), x)
         return x

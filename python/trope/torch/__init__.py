@@ -34,7 +34,7 @@ from ..frequencies import frequency_list
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
-from . import _autograd, _formulas, _launch, _norms, _ops, _transforms  # noqa: E402
+from . import _autograd, _formulas, _launch, _norm_modules, _norms, _ops, _transforms  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -131,7 +131,7 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
         raise Error("status is only for eager calls, not for torch.compile, dispatch modes or transforms", "status")
     if norms is None:
         return spec, side, ()
-    spec, weights = resolve_norms(spec, tensors, norms, _norms.find_norm)
+    spec, weights = resolve_norms(spec, tensors, norms, _norm_modules.find_norm)
     for i, weight in enumerate(weights):
         if weight is not None:
             _check_tensor(weight, "norms[%d].weight" % i)

@@ -15,72 +15,11 @@ import torch
 from torch.autograd import Function
 
 from .._errors import Error
-from .._norms import Norm, NormArrays, count_heads, rstd_shape, sums_shape
+from .._norms import NormArrays, rstd_shape, sums_shape
 from .._options import NormSettings, with_gradients
 from .._spec import DIMS, intern
 from . import _autograd, _formulas, _launch, _ops, _transforms
 from ._namespace import add_op_namespace_prefix, operators
-
-# ---- Norms of modules ----
-
-# The RMSNorm modules of transformers, by their rounding. Models that normalise after the rotation (HunYuan, Llama 4) are
-# absent, because the module does not tell the order.
-_TWICE = """
-    ApertusRMSNorm Dots1RMSNorm Exaone4RMSNorm ExaoneMoeRMSNorm Glm4MoeRMSNorm Lfm2RMSNorm Lfm2MoeRMSNorm LlamaRMSNorm
-    MiniMaxM2RMSNorm MistralRMSNorm OlmoeRMSNorm Qwen2RMSNorm Qwen3RMSNorm Qwen3MoeRMSNorm Qwen3OmniMoeTextRMSNorm
-    Qwen3OmniMoeThinkerTextRMSNorm Qwen3VLTextRMSNorm Qwen3VLMoeTextRMSNorm SmolLM3RMSNorm
-"""
-_PRODUCT = "AfmoeRMSNorm FlexOlmoRMSNorm Gemma3nRMSNorm Gemma4RMSNorm Olmo2RMSNorm Olmo3RMSNorm OlmoHybridRMSNorm"
-_PLUS_ONE = "Gemma3RMSNorm Qwen3NextRMSNorm Qwen3_5RMSNorm Qwen3_5MoeRMSNorm T5Gemma2RMSNorm"
-# The `rounding` and `plus_one` of these modules.
-_OF_TRANSFORMERS = {
-    **{name: ("twice", False) for name in _TWICE.split()},
-    **{name: ("product", False) for name in _PRODUCT.split()},
-    **{name: ("product", True) for name in _PLUS_ONE.split()},
-}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def default_eps(x):
-    """Returns the eps that torch.nn.RMSNorm uses by default: the eps of its arithmetic's dtype, not of the dtype of x."""
-    return 2.0**-52 if str(x.dtype).endswith("float64") else 2.0**-23
-
-
-def find_norm(i, module, x, spec):
-    """Returns the Norm that an RMSNorm module computes for tensors[i]. It is the find_norm of resolve_norms."""
-    name, kind = "norms[%d]" % i, type(module)
-    if not isinstance(module, torch.nn.Module):
-        raise Error("%s must be a trope.Norm, an RMSNorm module or None, not a %s" % (name, kind.__name__), name)
-    if kind is torch.nn.RMSNorm:
-        rounding, plus_one, eps = "product", False, module.eps
-        eps = default_eps(x) if eps is None else eps
-        count = 1
-        for size in module.normalized_shape:
-            count *= size
-    elif kind.__name__ in _OF_TRANSFORMERS and kind.__module__.partition(".")[0] == "transformers":
-        rounding, plus_one = _OF_TRANSFORMERS[kind.__name__]
-        eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-        count = None
-    else:
-        message = "%s is a %s, and how it normalises is not known: pass trope.Norm(weight, eps=..., ...) instead"
-        raise Error(message % (name, kind.__name__), name)
-    for hooks in HOOKS:
-        if len(getattr(module, hooks)) > 0:
-            raise Error("%s has hooks, which the call would not run: pass trope.Norm(weight, eps=..., ...)" % name, name)
-    weight = getattr(module, "weight", None)
-    if count is None:
-        if weight is None:  # a Gemma3nRMSNorm without scale does not store its size
-            message = "%s has no weight, so that it may normalise heads or tokens: pass trope.Norm(eps=...)"
-            raise Error(message % name, name)
-        count = weight.numel()
-    head_dim, heads = x.shape[-1], count_heads(spec.layout, x.shape)
-    if count != head_dim and count != head_dim * heads:
-        message = "%s normalises %d elements, but tensors[%d] has %d heads of %d"
-        raise Error(message % (name, count, i, heads, head_dim), name)
-    is_rounded = spec.rounding != "once" and weight is not None
-    scope = "head" if count == head_dim else "token"
-    return Norm(weight, eps=eps, plus_one=plus_one, scope=scope, rounding=rounding if is_rounded else None)
-
 
 # ---- Calls of the library ----
 
