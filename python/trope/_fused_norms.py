@@ -168,6 +168,9 @@ def ask(module, where, place, known=None):
     has_weight = _has_weight(module)
     others = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name != "weight"]
     kind = None
+    if has_weight and module.weight.numel() == 0:
+        message = "%s has an empty weight, as a shard of FSDP1 may be: call patch before FSDP wraps the model"
+        raise Error(message % place, "fuse_norm")
     if not others and len(list(module.children())) == 0 and (not has_weight or module.weight.dim() == 1):
         with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
             if known is not None and known.is_of(module) and _reproduces(known, module):
@@ -498,7 +501,7 @@ class Fusion:
     def add(self, attention, names, place):
         """Tries the norms of an attention of the class. place: its name in the model."""
         for name in names:
-            module, at = getattr(attention, name), "%s.%s" % (place, name)
+            module, at = getattr(attention, name), ("%s.%s" % (place, name)).lstrip(".")
             _refuse_hooks(module, at)
             self.kinds[name] = ask(module, "%s.%s" % (self.where, name), at, self.kinds.get(name))
 

@@ -400,13 +400,14 @@ def patch(model, fuse_norm=False):
     Arguments:
         model: a torch.nn.Module of transformers, on any device, including meta. It is not changed.
         fuse_norm: True: the rotation also computes the RMS norms of q and k that come before or after it, in all attentions
-            of the model. False: norms are not touched.
+            of the model. A module computes its norm itself if it has other settings than all norms that patch was given.
+            False: norms are not touched.
     Return:
         a Patch
     Raises:
         trope.Error: names all functions whose bits no options of rotate give, or says that the model calls none. Nothing
             has been patched then. With fuse_norm, it names all attentions whose norms cannot be fused. A call raises it for
-            dtypes, layouts or shapes that the function was not tried with, and for hooks of a fused norm.
+            dtypes, layouts or shapes that the function was not tried with, and for hooks or an own forward of a fused norm.
     """
     if not isinstance(model, _torch.nn.Module):
         _refuse_model(model)

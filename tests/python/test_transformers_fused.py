@@ -298,6 +298,165 @@ def test_an_input_of_a_rotation_that_is_written_to():
         refused("fuse_norm", model, *given, words="written to before")
 
 
+# ---- Norms of one class that normalise in different ways ----
+
+
+class Norm(torch.nn.Module):
+    """An RMS norm with settings of several kinds."""
+
+    scale = 1.0
+
+    def __init__(self, size=16, zero_centered=False, group=16, eps=1e-6):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size))
+        self._zero_centered, self.group, self.eps = zero_centered, group, eps
+
+    @property
+    def offset(self):
+        return 1.0 if self._zero_centered else 0.0
+
+    def normalise(self, x):
+        x = x.unflatten(-1, (-1, self.group))
+        return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)).flatten(-2)
+
+    def forward(self, x):
+        weight = self.offset + self.weight.float()
+        return (self.normalise(x.float()) * weight * self.scale * getattr(self, "factor", 1.0)).to(x.dtype)
+
+
+OTHERS = {"option": dict(zero_centered=True), "group": dict(group=8), "eps": dict(eps=0.5)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_that_was_never_given_to_patch(name):
+    """Its norm has the class of a fused norm and another setting. The module computes it."""
+    one, other, given = Attention(Norm()), Attention(Norm(**OTHERS[name])), arrays()
+    wanted = other(*given)
+    with patches.patch(one, fuse_norm=True) as handle:
+        assert torch.equal(other(*given), wanted) and handle._norms() == [(0, 1)]
+        one(*given)
+        assert handle._norms() == [(1, 1)]
+
+
+def test_a_weight_of_another_length():
+    """A group of 16 elements is a head of 16, but not a head of 32."""
+    one, other, (x, k, cos, sin) = Attention(Norm()), Attention(Norm(32)), arrays()
+    given = torch.cat([x, 3 * x], -1), k.repeat(1, 1, 1, 2), cos.repeat(1, 1, 2), sin.repeat(1, 1, 2)
+    wanted = other(*given)
+    with patches.patch(one, fuse_norm=True) as handle:
+        assert torch.equal(other(*given), wanted) and handle._norms() == [(0, 1)]
+        refused("fuse_norm", patches.patch, other, fuse_norm=True, words="Norm, which is not an RMS norm")
+
+
+def test_patch_tries_every_norm():
+    """The second layer of a model, or a second model, has the class of a norm that was tried, and another setting."""
+    refusals = {"option": r"different ways: Norm .*; Norm .*1 \+ weight", "group": "is a Norm, which is not an RMS norm"}
+    for name, words in refusals.items():
+        layers = [Attention(Norm()), Attention(Norm(**OTHERS[name]))]
+        refused("fuse_norm", patches.patch, torch.nn.ModuleList(layers), fuse_norm=True, words=words + r".*\(1.q_norm\)")
+        with patches.patch(layers[0], fuse_norm=True):
+            refused("fuse_norm", patches.patch, layers[1], fuse_norm=True, words=words)
+
+
+def test_settings_that_do_not_change_the_formula():
+    """Norms with another eps or length, in one model or in two, are fused if patch has tried them."""
+    layers, given = [Attention(Norm()), Attention(Norm(eps=0.5)), Attention(Norm(eps=0.25))], arrays()
+    wanted = [layer(*given) for layer in layers]
+    with patches.patch(torch.nn.ModuleList(layers[:2]), fuse_norm=True) as handle:
+        with patches.patch(layers[2], fuse_norm=True):
+            assert all(torch.allclose(layer(*given), y, rtol=1e-4, atol=1e-5) for layer, y in zip(layers, wanted))
+    assert handle._norms() == [(3, 0)]
+
+
+CHANGES = {
+    "attribute": lambda norm, patch: setattr(norm, "group", 8),
+    "eps": lambda norm, patch: setattr(norm, "eps", 0.5),
+    "eps as a tensor": lambda norm, patch: setattr(norm, "eps", torch.tensor(0.5)),
+    "attribute of a property": lambda norm, patch: setattr(norm, "_zero_centered", True),
+    "new attribute": lambda norm, patch: setattr(norm, "factor", 2.0),
+    "attribute of the class": lambda norm, patch: patch.setattr(Norm, "scale", 2.0),
+    "method": lambda norm, patch: setattr(norm, "normalise", lambda x: x * 2),
+    "method of the class": lambda norm, patch: patch.setattr(Norm, "normalise", lambda norm, x: x * 2),
+    "forward of the class": lambda norm, patch: patch.setattr(Norm, "forward", lambda norm, x: x * 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_after_the_patch(change, monkeypatch):
+    """A change of what the norm's forward reads is noticed by eager and by compiled code: the module computes the norm."""
+    torch._dynamo.reset()
+    model, given = Attention(Norm()), arrays()
+    compiled, unchanged = torch.compile(model, fullgraph=True, backend="aot_eager"), model(*given)
+    with patches.patch(model, fuse_norm=True) as handle:
+        assert torch.equal(model(*given), compiled(*given)) and handle._norms() == [(1, 0)]
+        CHANGES[change](model.q_norm, monkeypatch)
+        eager, traced = model(*given), compiled(*given)
+        assert handle._norms() == [(1, 1)]
+    wanted = model(*given)
+    assert torch.equal(eager, wanted) and torch.equal(traced, wanted) and not torch.allclose(wanted, unchanged)
+    torch._dynamo.reset()
+
+
+def test_a_copy_with_another_setting():
+    model, given = Attention(Norm()), arrays()
+    with patches.patch(model, fuse_norm=True) as handle:
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.q_norm))):
+            other = other if isinstance(other, Attention) else Attention(other)
+            other(*given)
+            other.q_norm._zero_centered = True
+            fused = other(*given)
+            with torch.no_grad():
+                wanted = qwen3.apply_rotary_pos_emb(other.q_norm(given[0]), *given[1:])[0]
+            assert torch.equal(fused, wanted)
+        assert handle._norms() == [(2, 2)]
+
+
+class Config:
+    scale = 1.0
+
+
+class Configured(Norm):
+    config = Config()
+
+    def forward(self, x):
+        return super().forward(x) * self.config.scale
+
+
+class Buffered(Norm):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", torch.ones(()))
+
+
+class OverTokens(Norm):
+    """Normalises the third dimension from the front, which is the last one only in a matrix of 3 dimensions."""
+
+    def forward(self, x):
+        return (x.float() * torch.rsqrt(x.float().pow(2).mean(2, keepdim=True) + self.eps) * self.weight).to(x.dtype)
+
+
+class Grouped(torch.nn.Module):
+    eps = 1e-6
+
+    def forward(self, x):
+        x = x.float().unflatten(-1, (-1, 64))
+        return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)).flatten(-2).to(x.dtype)
+
+
+def test_norms_that_are_refused():
+    """The norms agree with trope.Norm for some inputs, or as long as something that cannot be watched does not change."""
+    for cls, words in (
+        (Configured, "q_norm reads its attribute config, a Config"),
+        (Buffered, "is a Buffered, which is not an RMS norm"),
+        (OverTokens, "is a OverTokens, which is not an RMS norm"),
+        (Grouped, "is a Grouped, which is not an RMS norm"),
+        (lambda: Norm(0), "q_norm has an empty weight"),
+    ):
+        model = Attention()
+        model.q_norm = cls()
+        refused("fuse_norm", patches.patch, model, fuse_norm=True, words=words)
+
+
 # ---- Autocast, torch.compile, checkpointing, caches, copies, threads ----
 
 
