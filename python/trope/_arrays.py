@@ -56,7 +56,7 @@ _get_name.restype, _get_name.argtypes = c_char_p, [ctypes.py_object]
 class Array:
     """The library's description of an array.
 
-    meta      its Meta, whose shape is also `shape`
+    meta      its Meta, whose shape and dtype are also `shape` and `dtype`
     pointer   its address, or None if it has no elements
     writable  False: it must not be a destination; None: its library does not tell
     kept      the object that keeps it alive
@@ -70,6 +70,10 @@ class Array:
     @property
     def shape(self):
         return self.meta.shape
+
+    @property
+    def dtype(self):
+        return self.meta.dtype
 
 
 def _by_interface(x, interface, device, argument):

@@ -222,10 +222,12 @@ def test_rms_norm_of_torch(device, rounding, eps):
         x = random(2, 30, 4, 64, device=device, dtype=dtype) * (1e-4 if eps is None else 1)
         options = dict(layout="bshd", pairing="half", inv_freq=[0.1] * 32, rounding=rounding)
         y = trope.torch.rotate(x, norms=module, **options)
+        used = eps or (2.0**-52 if dtype == torch.float64 else 2.0**-23)
+        same = trope.Norm(module.weight, eps=used, rounding="product" if rounding == "native" else None)
+        assert trope.kernel_name(x, norms=module, **options) == trope.kernel_name(x, norms=same, **options)
         if rounding == "native" and dtype == torch.bfloat16:
             assert (y == trope.torch.rotate(module(x), **options)).float().mean() > 0.999
             continue
-        used = eps or (2.0**-52 if dtype == torch.float64 else 2.0**-23)
         exact = norm(x.double(), module.weight.double(), used)
         assert_rounded(y, trope.torch.rotate(exact, **dict(options, rounding="once")), slack=2.0**-18)
 
