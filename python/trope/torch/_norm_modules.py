@@ -1,4 +1,4 @@
-"""RMSNorm modules: the trope.Norm of classes that are known by name, and code that keeps a call from replacing a module."""
+"""RMSNorm modules: the trope.Norm of classes that are known by name, and the modules that a call must not replace."""
 
 import types
 
