@@ -100,7 +100,7 @@ def _make(weight, *settings):
     return Norm(weight, **dict(zip(Norm.__slots__[1:], settings)))
 
 
-def _find_ranks(norm, i):
+def find_ranks(norm, i):
     """Returns the number of ranks, this rank and the name of the group of a norm. A group of one rank counts as none."""
     group = norm.process_group
     if group is None:
@@ -127,7 +127,7 @@ def _settings(norm, spec, i):
     if spec.rounding != "once" and norm.weight is not None:
         word(norm.rounding, _abi.NORM_WORDS["rounding"], name)
     settings = norm.scope, norm.order, norm.rounding or "", norm.eps, norm.plus_one, norm.weight is not None
-    return NormSettings(*settings, *_find_ranks(norm, i))
+    return NormSettings(*settings, *find_ranks(norm, i), i)
 
 
 def resolve_norms(spec, tensors, norms, find_norm):

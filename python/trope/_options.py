@@ -138,6 +138,7 @@ class NormSettings(NamedTuple):
     """The settings of a norm, without its arrays. A missing word is "". Without a norm, scope is "".
 
     ranks, rank, group: the number of ranks that share the heads of a token, the index of this rank, and their group's name.
+    index: the index of the tensor in the call that the user made. A backward may be a call of some of its tensors.
     """
 
     scope: str
@@ -149,9 +150,10 @@ class NormSettings(NamedTuple):
     ranks: int
     rank: int
     group: str
+    index: int
 
 
-NO_NORM = NormSettings("", "", "", 0.0, False, False, 1, 0, "")
+NO_NORM = NormSettings("", "", "", 0.0, False, False, 1, 0, "", 0)
 
 # All settings of a call, with the defaults filled in. norms is () without norms, otherwise NormSettings for each tensor.
 _SPEC = [option.per_tensor or name for name, option in SETTINGS.items()]

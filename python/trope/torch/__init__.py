@@ -34,7 +34,7 @@ from ..frequencies import frequency_list
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
-from . import _autograd, _formulas, _launch, _norm_modules, _norms, _ops, _transforms  # noqa: E402
+from . import _autograd, _formulas, _launch, _norm_modules, _norms, _ops, _ranks, _transforms  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -198,21 +198,40 @@ def _call_locally(function, tensors, options):
     return _distributed.call(function, name.startswith("rotate_backward"), name.endswith("_"), tensors, options)
 
 
+def _tell_ranks(tensors, norms, refusal):
+    """Tells the ranks of the norms that this rank refuses a call, if it would have run directly."""
+    given = [t for t in tensors if isinstance(t, Tensor)]
+    if _is_eager(given) and not _launch.are_transforms_active() and not any([t.is_meta for t in given]):
+        _ranks.refuse(norms, any([t.is_cuda for t in given]), refusal)
+
+
 def _in_the_callers_words(function):
-    """Wraps a function so that errors name inv_freq, not the table made from it, and so that DTensors run on each rank."""
+    """Wraps a function so that errors name inv_freq, not the table made from it, so that DTensors run on each rank, and so
+    that ranks that share the heads of a token hear of a refusal."""
+    has_ranks = not function.__name__.startswith("rotate_backward")
 
     @functools.wraps(function)
     def call(*tensors, **options):
         for t in tensors:
             if type(t) not in _PLAIN and _is_distributed(t):
                 return _call_locally(call, tensors, options)
-        if not isinstance(options.get("inv_freq"), Tensor) or options.get("freqs") is not None or _compiles():
+        is_learned = isinstance(options.get("inv_freq"), Tensor) and options.get("freqs") is None
+        norms = options.get("norms")
+        if not (is_learned or norms is not None) or _compiles():
             return function(*tensors, **options)
+        agreements = _ranks.count()
         try:
             return function(*tensors, **options)
-        except Error as error:
-            text = str(error).replace("the last row of freqs", "max_position - 1")
-            raise Error(text, error.argument, error.status).renamed({"freqs": "inv_freq"}) from None
+        except Exception as error:
+            refusal = error
+            if is_learned and isinstance(error, Error):
+                text = str(error).replace("the last row of freqs", "max_position - 1")
+                refusal = Error(text, error.argument, error.status).renamed({"freqs": "inv_freq"})
+            if has_ranks and norms is not None and _ranks.count() == agreements:
+                _tell_ranks(tensors, norms, refusal)
+            if refusal is error:
+                raise
+            raise refusal from None
 
     return call
 

@@ -18,7 +18,7 @@ from .._errors import Error
 from .._norms import NormArrays, rstd_shape, sums_shape
 from .._options import NormSettings, with_gradients
 from .._spec import DIMS, intern
-from . import _autograd, _formulas, _launch, _ops, _transforms
+from . import _autograd, _formulas, _launch, _ops, _ranks, _transforms
 from ._namespace import add_op_namespace_prefix, operators
 
 # ---- Calls of the library ----
@@ -86,13 +86,28 @@ class Launched:
     """The calls of the library, made directly."""
 
     @staticmethod
-    def sums(backward, spec, side, srcs, xs, weights, rstds):
+    def sums(backward, spec, side, srcs, xs, weights, rstds, wanted):
         """Returns the sums of this rank's heads, for each tensor that has ranks. Other tensors get a result that nobody
-        uses, because the library requires one."""
-        sums = _new_sums(spec, srcs)
-        dsts = [None if one is not None else torch.empty_like(x) for one, x in zip(sums, srcs)]
-        xs = _read_xs(spec, xs, False) if backward else [None] * len(srcs)
-        _launch_all(backward, spec, side, srcs, dsts, xs, weight=weights, rstd=rstds, new_sums=sums)
+        uses, because the library requires one. All ranks return, or all of them raise an error (see _ranks.agree)."""
+        sums, refusal = None, None
+        try:
+            sums = _new_sums(spec, srcs)
+            dsts = [None if one is not None else torch.empty_like(x) for one, x in zip(sums, srcs)]
+            xs = _read_xs(spec, xs, False) if backward else [None] * len(srcs)
+            _launch_all(backward, spec, side, srcs, dsts, xs, weight=weights, rstd=rstds, new_sums=sums)
+        except Error as error:  # it names the tensors of this call, which are some of the user's
+            renamed = {
+                "%s[%d]%s" % (name, i, end): "%s[%d]%s" % (name, settings.index, end)
+                for i, settings in enumerate(spec.norms) if settings.group
+                for name, end in (("tensors", ""), ("norms", ""), ("norms", ".weight"))
+            }  # fmt: skip
+            refusal = error.renamed(renamed)
+        except Exception as error:
+            refusal = error
+        if not srcs[0].is_meta:
+            _ranks.agree(backward, spec, srcs, weights, wanted, refusal)
+        elif refusal is not None:
+            raise refusal
         return sums
 
     @staticmethod
@@ -132,17 +147,23 @@ def _widened(spec, of, lists, fill):
     return some, [[given[i] for i in of] + added for given, added in zip(lists, fills)]
 
 
-def _gather(api, spec, side, srcs, xs, weights, rstds):
+def _gather(api, spec, side, srcs, xs, weights, rstds, has_backward):
     """Returns token_sums of all ranks for each tensor that has ranks. In a backward call, srcs are the dys. In a forward
-    call, xs and rstds are None."""
+    call, xs and rstds are None, and has_backward tells whether autograd may run its backward."""
     sums = [None] * len(srcs)
     of = [i for i, has in enumerate(_have_sums(spec)) if has]
     if not of:
         return sums
     backward = xs is not None
     detached = [[None if t is None else t.detach() for t in given or sums] for given in (weights, rstds)]
-    some, (srcs, xs, weights, rstds) = _widened(spec, of, [srcs, xs if backward else srcs, *detached], [None, None])
-    own = api.sums(backward, some, side, [t.detach() for t in srcs], [t.detach() for t in xs], weights, rstds)
+    wants_freqs = side.freqs is not None and side.freqs.requires_grad
+    wanted = [
+        has_backward and (backward or (wants_freqs and width > 0) or x.requires_grad or (w is not None and w.requires_grad))
+        for width, x, w in zip(spec.rotary_dims, srcs, weights)
+    ]
+    lists = [srcs, xs if backward else srcs, *detached, wanted]
+    some, (srcs, xs, weights, rstds, wanted) = _widened(spec, of, lists, [None, None, False])
+    own = api.sums(backward, some, side, [t.detach() for t in srcs], [t.detach() for t in xs], weights, rstds, wanted)
     for i, of_rank in zip(of, own):
         settings = spec.norms[i]
         gathered = torch.ops._c10d_functional.all_gather_into_tensor(of_rank, settings.ranks, settings.group)
@@ -152,13 +173,13 @@ def _gather(api, spec, side, srcs, xs, weights, rstds):
 
 def _rotate(api, spec, side, tensors, weights, writes_rstd, **out):
     """Makes a forward call. Returns (results, rstds)."""
-    sums = _gather(api, spec, side, tensors, None, weights, None)
+    sums = _gather(api, spec, side, tensors, None, weights, None, writes_rstd)
     return api.rotate(spec, side, tensors, weights, sums, writes_rstd, **out)
 
 
 def _find_gradients(api, spec, side, dys, xs, weights, rstds, *wants):
     """Makes a backward call of tensors that all have a dy. Returns (d_freqs, d_tensors, d_weights)."""
-    sums = _gather(api, spec, side, dys, xs, weights, rstds)
+    sums = _gather(api, spec, side, dys, xs, weights, rstds, True)
     return api.gradients(spec, side, dys, xs, weights, rstds, sums, *wants)
 
 
@@ -331,8 +352,8 @@ def _find_eager(spec, side, dys, xs, weights, rstds, *wants):
 _TYPES = typing.get_type_hints(NormSettings)
 _SCHEMA = ", ".join("%s[] norm_%s" % (_TYPES[name].__name__, name) for name in NormSettings._fields) + ", " + _ops._SCHEMA
 _COUNT = len(NormSettings._fields)
-_ops._library.define("norm_sums(bool backward, Tensor[] srcs, Tensor[] xs, Tensor[] weights, Tensor[] rstds, %s) -> Tensor[]"
-                     % _SCHEMA)  # fmt: skip
+_ops._library.define("norm_sums(bool backward, Tensor[] srcs, Tensor[] xs, Tensor[] weights, Tensor[] rstds, bool[] wanted, %s)"
+                     " -> Tensor[]" % _SCHEMA)  # fmt: skip
 _ops._library.define("rotate_normed(Tensor[] tensors, Tensor[] weights, Tensor[] token_sums, bool writes_rstd, %s) -> Tensor[]"
                      % _SCHEMA)  # fmt: skip
 _ops._library.define("rotate_normed_backward(Tensor[] dys, Tensor[] xs, Tensor[] weights, Tensor[] rstds, Tensor[] token_sums,"
@@ -368,10 +389,10 @@ def _expand_all(spec, weights, rstds, sums):
     return _expand(_have_weights(spec), weights), _expand(_have_rstds(spec), rstds), _expand(_have_sums(spec), sums)
 
 
-def _norm_sums(backward, srcs, xs, weights, rstds, *rest):
+def _norm_sums(backward, srcs, xs, weights, rstds, wanted, *rest):
     spec, side = _ready(rest, len(srcs))
     weights, rstds, _ = _expand_all(spec, weights, rstds, [])
-    return _present(Launched.sums(backward, spec, side, srcs, xs, weights, rstds))
+    return _present(Launched.sums(backward, spec, side, srcs, xs, weights, rstds, wanted))
 
 
 def _rotate_normed(tensors, weights, token_sums, writes_rstd, *rest):
@@ -394,7 +415,7 @@ for _device in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake(add_op_namespace_prefix("norm_sums"))
-def _(backward, srcs, xs, weights, rstds, *rest):
+def _(backward, srcs, xs, weights, rstds, wanted, *rest):
     return _present(_new_sums(_read(rest)[0], srcs))
 
 
@@ -414,9 +435,9 @@ class Operators:
     """The calls of the library, made through operators."""
 
     @staticmethod
-    def sums(backward, spec, side, srcs, xs, weights, rstds):
+    def sums(backward, spec, side, srcs, xs, weights, rstds, wanted):
         sums = operators.norm_sums(
-            backward, srcs, xs, _present(weights), _present(rstds), *_arguments(side, spec)
+            backward, srcs, xs, _present(weights), _present(rstds), wanted, *_arguments(side, spec)
         )  # fmt: skip
         return _expand(_have_sums(spec), sums)
 
