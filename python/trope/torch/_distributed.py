@@ -2,6 +2,9 @@
 
 A rotation only mixes elements of one head of one token. Any split of batch and heads is therefore valid. A split of tokens
 is valid if each rank receives the positions of its own tokens.
+
+What a call refuses depends on the shapes of whole DTensors, their mesh and their placements, which all ranks know. The shape
+of a local tensor decides nothing: with uneven shards, a rank would raise an error while others go on.
 """
 
 import math
@@ -90,6 +93,8 @@ def _kinds(layout, tensors, names):
             _refuse(name, "on another mesh than %s" % names[0])
         if x.dim() != len(layout):
             raise Error("%s has shape %s, which is not %s (layout %r)" % (name, list(x.shape), list(layout), layout), name)
+        for kind, size in _sizes(layout, x).items():
+            _check_size(x, name, kind, size, _sizes(layout, tensors[0]))
     of_mesh = []
     for m in range(tensors[0].device_mesh.ndim):
         kinds = [_kind(layout, x, name, x.placements[m]) for x, name in zip(tensors, names)]
@@ -98,6 +103,18 @@ def _kinds(layout, tensors, names):
                 _refuse(name, "whose batch and tokens are not split like those of %s" % names[0])
         of_mesh.append(kinds)
     return of_mesh
+
+
+def _sizes(layout, x):
+    """Returns the whole size of the dimensions that all tensors share."""
+    dims = DIMS[layout]
+    return {_BATCH: 1 if dims.batch is None else x.shape[dims.batch], _TOKENS: x.shape[dims.tokens]}
+
+
+def _check_size(array, name, kind, size, sizes):
+    if size != sizes[kind]:
+        given = name, list(array.shape), kind, size, sizes[kind]
+        raise Error("%s is a DTensor of shape %s, with %s %d, but tensors[0] has %d" % given, name)
 
 
 def _check_shards(x, name, shares_heads, heads):
@@ -128,7 +145,7 @@ def _dim_of(array, name, kind, has_sequences):
     return dim
 
 
-def _local_array(array, name, of_mesh, mesh, has_sequences):
+def _local_array(array, name, of_mesh, mesh, has_sequences, sizes):
     """Returns this rank's part of a side array. Its gradient is summed over ranks with different tensors."""
     placements, gradients = [], []
     for kinds in of_mesh:
@@ -136,6 +153,8 @@ def _local_array(array, name, of_mesh, mesh, has_sequences):
         dim = _dim_of(array, name, kind, has_sequences) if kind in (_BATCH, _TOKENS) else None
         placements.append(Replicate() if dim is None else Shard(dim))
         if dim is not None:
+            if is_distributed(array):
+                _check_size(array, name, kind, array.shape[dim], sizes)
             gradients.append(Shard(dim))
         elif len(set(kinds)) == 1:
             gradients.append(Replicate() if kind == _WHOLE else Partial())
@@ -176,18 +195,19 @@ def _listed_shared_heads(value, count):
     return (value,) * count if type(value) is int else tuple(integers(value, "shared_heads"))
 
 
-def _results_of_sums(layout, dys, shared_heads, locals_):
-    """Returns (placements of each result, shared_heads on this rank) of rotate_backward. If ranks split the heads of a sum,
-    the result is Partial."""
+def _results_of_sums(layout, dys, shared_heads):
+    """Returns (placements of each result, shared_heads on each rank) of rotate_backward. If ranks split the heads of a sum,
+    the result is Partial. _check_shards has checked that all ranks have equally many heads."""
     heads, placements, own = DIMS[layout].heads, [], []
     for i, (dy, per_head) in enumerate(zip(dys, shared_heads)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]
         of_result = list(dy.placements)
         if per_head and split:
-            if locals_[i].shape[heads] % per_head:
+            of_rank = dy.shape[heads] // math.prod([dy.device_mesh.size(m) for m in split])
+            if of_rank % per_head:
                 if dy.shape[heads] != per_head:
                     _refuse("tensors[%d]" % i, "whose heads are split within the groups that shared_heads sums")
-                per_head = locals_[i].shape[heads]
+                per_head = of_rank
                 for m in split:
                     of_result[m] = Partial()
         placements.append(of_result)
@@ -214,10 +234,10 @@ def call(function, transposed, in_place, tensors, options):
         if options.get("cu_seqlens") is not None:
             message = "cu_seqlens describes all tokens, but the tokens of tensors[0], a DTensor, are split: %s"
             raise Error(message % _WAY_ROUND, "cu_seqlens")
-    has_sequences = options.get("cu_seqlens") is not None
+    has_sequences, sizes = options.get("cu_seqlens") is not None, _sizes(layout, tensors[0])
     for name in ("inv_freq", *ARRAYS):
         if isinstance(options.get(name), torch.Tensor):
-            options[name] = _local_array(options[name], name, of_mesh, mesh, has_sequences)
+            options[name] = _local_array(options[name], name, of_mesh, mesh, has_sequences, sizes)
     if in_place:
         for x, name in zip(tensors, names):
             if x.requires_grad and torch.is_grad_enabled():
@@ -228,9 +248,12 @@ def call(function, transposed, in_place, tensors, options):
     local = [_to_local(x, x.placements) for x in tensors]
     placements = [x.placements for x in tensors]
     if transposed and len(shared_heads) == len(tensors):
-        placements, own = _results_of_sums(layout, tensors, shared_heads, local)
+        placements, own = _results_of_sums(layout, tensors, shared_heads)
         options["shared_heads"] = own
-    results = function(*local, **options)
+    if mesh.get_coordinate() is None:  # this rank is not in the mesh: as in PyTorch's operations, it has no elements
+        results = local[0] if len(local) == 1 else local
+    else:
+        results = function(*local, **options)
     if in_place:
         for x in tensors:
             if not x.is_inference() and not torch.compiler.is_compiling():
