@@ -13,7 +13,7 @@ import trope  # noqa: E402
 import trope.torch  # noqa: E402
 from processes import DEVICES, WORLD, process_group, run_all  # noqa: E402
 from refusals import refused  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
@@ -182,6 +182,40 @@ def check_versions_and_frozen_frequencies(device, mesh):
                 assert torch.equal(y.full_tensor(), wanted)
 
 
+def check_sizes_that_do_not_fit(device, mesh):
+    """A size is odd, and another size is one more: the first shard fits on rank 0, but not on rank 1. Both ranks refuse."""
+    x, other = random(5, 5, 2, 8, device=device), random(5, 6, 2, 8, device=device)
+    by_batch, by_tokens, first = placed(x, mesh, BATCH), placed(x, mesh, TOKENS), Shard(0)
+    ids, starts = torch.zeros(6, 5, dtype=torch.int64, device=device), torch.zeros(6, dtype=torch.int32, device=device)
+    freqs = random(6, 5, 4, device=device)
+    short = placed(freqs[:5], mesh, first)
+    for argument, tensors, options in (
+        ("tensors[1]", [by_batch, placed(other, mesh, BATCH)], PLAIN),
+        ("tensors[1]", [by_tokens, placed(other.transpose(0, 1), mesh, TOKENS)], dict(PLAIN, position_ids=short)),
+        ("tensors[1]", [placed(x, mesh, HEADS), placed(other, mesh, HEADS)], PLAIN),
+        ("position_ids", [by_tokens], dict(PLAIN, position_ids=placed(ids[:, 0], mesh, first))),
+        ("position_ids", [by_tokens], dict(PLAIN, position_ids=placed(ids.mT, mesh, Shard(1)))),
+        ("position_ids", [by_batch], dict(PLAIN, position_ids=placed(ids, mesh, first))),
+        ("start_positions", [by_batch], dict(PLAIN, start_positions=placed(starts, mesh, first))),
+        ("freqs", [by_batch], dict(TABLE, freqs=placed(freqs, mesh, first))),
+        ("sin", [by_batch], dict(TABLE, cos=short, sin=placed(freqs, mesh, first))),
+    ):
+        refused(argument, trope.torch.rotate, *tensors, **options)
+
+
+def check_a_rank_outside_of_the_mesh(device, mesh):
+    """It takes no part, as in PyTorch's own operations."""
+    alone = DeviceMesh(device, [0])
+    x = placed(random(5, 4, 2, 8, device=device), alone, HEADS).requires_grad_()
+    for y in (trope.torch.rotate(x, **PLAIN), (x * 2).contiguous()):
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        for t in (y, gradient):
+            assert t.shape == x.shape and t.to_local().shape == (x.shape if mesh.get_rank() == 0 else (0,))
+    summed = trope.torch.rotate_backward(x.detach(), **dict(PLAIN, shared_heads=2))
+    assert summed.shape == (5, 4, 1, 8) and summed.to_local().numel() == (160 if mesh.get_rank() == 0 else 0)
+    refused("tensors[0]", trope.torch.rotate, placed(random(4, 4, 4, 8, device=device), alone, Shard(3)), **PLAIN)
+
+
 def check_refusals(device, mesh):
     x = random(4, 4, 4, 8, device=device)
     split, ids = placed(x, mesh, TOKENS), torch.arange(4, device=device)
@@ -230,7 +264,8 @@ def run_rank():
         mesh = init_device_mesh(device, (WORLD,))
         for part in (
             check_heads_and_batch, check_tokens, check_arrays, check_shared_heads, check_in_place_and_compile,
-            check_second_derivatives, check_versions_and_frozen_frequencies, check_refusals,
+            check_second_derivatives, check_versions_and_frozen_frequencies, check_sizes_that_do_not_fit,
+            check_a_rank_outside_of_the_mesh, check_refusals,
         ):  # fmt: skip
             part(device, mesh)
             print(part.__name__, "ok", flush=True)
@@ -240,7 +275,7 @@ def run_rank():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_dtensors_on_two_processes(device, tmp_path):
-    run_all(__file__, tmp_path, device, 9)
+    run_all(__file__, tmp_path, device, 11)
 
 
 if __name__ == "__main__":

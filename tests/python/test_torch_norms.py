@@ -1,5 +1,6 @@
 """Norms in calls of trope.torch: results and derivatives against formulas, RMSNorm modules, and PyTorch's own tools."""
 
+import contextlib
 import importlib
 
 import numpy as np
@@ -443,6 +444,17 @@ def test_in_place_and_out_under_compile(device):
     torch._dynamo.reset()
 
 
+@contextlib.contextmanager
+def fake_ranks():
+    """A context with a group of two ranks that exchange nothing. Yields its name."""
+    distributed = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    torch.distributed.init_process_group("fake", store=distributed.FakeStore(), rank=1, world_size=2)
+    try:
+        yield torch.distributed.group.WORLD.group_name
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_operators(device):
     """torch.library checks schemas, fake kernels and autograd of the operators. gradgradcheck checks second derivatives."""
     q, k, v, weight, own, freqs = inputs_of_all(device)
@@ -459,13 +471,14 @@ def test_operators(device):
     xs, weights, rstds = ([t.detach() for t in given] for given in ((q, k, v), (weight, own), rstds))
     plain = _norms._arguments(side._replace(freqs=freqs.detach()), spec)
     torch.library.opcheck(torch.ops.trope.rotate_normed, (xs, weights, [], False, *plain))
-    on_ranks = spec.norms[1]._replace(ranks=2, rank=1, group="of two")
-    plain = _norms._arguments(
-        side._replace(freqs=freqs.detach()), spec._replace(norms=(spec.norms[0], on_ranks, spec.norms[2]))
-    )
-    for backward in (False, True):
-        arrays = backward, xs, [x.clone() for x in xs], weights, rstds if backward else []
-        torch.library.opcheck(torch.ops.trope.norm_sums, (*arrays, *plain))
+    with fake_ranks() as group:
+        on_ranks = spec.norms[1]._replace(ranks=2, rank=1, group=group)
+        plain = _norms._arguments(
+            side._replace(freqs=freqs.detach()), spec._replace(norms=(spec.norms[0], on_ranks, spec.norms[2]))
+        )
+        for backward in (False, True):
+            arrays = backward, xs, [x.clone() for x in xs], weights, rstds if backward else [], [False, True, False]
+            torch.library.opcheck(torch.ops.trope.norm_sums, (*arrays, *plain))
 
     def call(q, k, v, weight, own, freqs):
         side = trope.torch._resolve((q, k, v), dict(options, freqs=freqs))[1]
