@@ -36,7 +36,8 @@ class Norm:
             then the product with the weight (Qwen3). "product" rounds only the product (Gemma). A norm with a weight needs
             it in such a call. It must be None in a call with rounding "once".
         process_group: with scope "token", the torch.distributed group whose ranks have the other heads of each token. Each
-            rank has the same number of heads, in the order of the ranks, and their weights. Only for PyTorch.
+            rank has the same number of heads, in the order of the ranks, and their weights. All ranks make the same calls:
+            if they differ, or one of them refuses a call, all of them raise a trope.Error. Only for PyTorch.
     """
 
     __module__ = __package__

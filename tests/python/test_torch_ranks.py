@@ -30,8 +30,9 @@ def make_group():
 def call(device, group, x=(), norm=(), shape=(2, 3, 2, 8), count=1, **options):
     """Rotates `count` tensors with norms over the ranks. x, norm and options replace defaults."""
     xs = [torch.randn(*shape, **dict(x)).to(device) for _ in range(count)]
-    norms = [trope.Norm(**{**dict(weight=torch.ones(8, device=device), eps=1e-3, scope="token", process_group=group), **dict(norm)})]
-    return trope.torch.rotate(*xs, norms=norms * count, **{**PLAIN, **options})
+    settings = dict(weight=torch.ones(8, device=device), eps=1e-3, scope="token", process_group=group)
+    settings.update(norm)
+    return trope.torch.rotate(*xs, norms=[trope.Norm(**settings)] * count, **{**PLAIN, **options})
 
 
 NATIVE = dict(rounding="native", norm=dict(rounding="product"))

@@ -3,8 +3,8 @@
 A rotation only mixes elements of one head of one token. Any split of batch and heads is therefore valid. A split of tokens
 is valid if each rank receives the positions of its own tokens.
 
-What a call refuses depends on the shapes of whole DTensors, their mesh and their placements, which all ranks know. The shape
-of a local tensor decides nothing: with uneven shards, a rank would raise an error while others go on.
+All ranks know the shape of a whole DTensor, its mesh and its placements, and refuse a call for these reasons alone. If the
+shape of a local tensor decided, a rank with another shard would raise an error while others go on.
 """
 
 import math

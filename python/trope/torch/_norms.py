@@ -352,8 +352,8 @@ def _find_eager(spec, side, dys, xs, weights, rstds, *wants):
 _TYPES = typing.get_type_hints(NormSettings)
 _SCHEMA = ", ".join("%s[] norm_%s" % (_TYPES[name].__name__, name) for name in NormSettings._fields) + ", " + _ops._SCHEMA
 _COUNT = len(NormSettings._fields)
-_ops._library.define("norm_sums(bool backward, Tensor[] srcs, Tensor[] xs, Tensor[] weights, Tensor[] rstds, bool[] wanted, %s)"
-                     " -> Tensor[]" % _SCHEMA)  # fmt: skip
+_ops._library.define("norm_sums(bool backward, Tensor[] srcs, Tensor[] xs, Tensor[] weights, Tensor[] rstds,"
+                     " bool[] wanted, %s) -> Tensor[]" % _SCHEMA)  # fmt: skip
 _ops._library.define("rotate_normed(Tensor[] tensors, Tensor[] weights, Tensor[] token_sums, bool writes_rstd, %s) -> Tensor[]"
                      % _SCHEMA)  # fmt: skip
 _ops._library.define("rotate_normed_backward(Tensor[] dys, Tensor[] xs, Tensor[] weights, Tensor[] rstds, Tensor[] token_sums,"

@@ -1,13 +1,14 @@
-"""The agreement of the ranks that share the heads of a token. Without it, ranks that make different calls would wait for each
-other, or gather sums that do not belong together.
+"""The agreement of the ranks that share the heads of a token. Without it, ranks that make different calls would wait for
+each other, or gather sums that do not belong together.
 
 A call with norms over several ranks first exchanges what the ranks must have in common, or why a rank refuses the call. So
 either all ranks go on to the all-gather of the sums, or all of them raise an error.
 
-- On the CPU, every call exchanges a digest, which costs no more than the latency of the all-gather that follows.
-- On CUDA, a call exchanges texts through the store of the group, once for each set of options and shapes. Unlike a
-  collective, this neither waits for the GPU nor changes a stream that is captured. It also cannot be confused with the
-  all-gather of a rank that has nothing to exchange: then the store's timeout ends the exchange.
+- On the CPU, every call exchanges a digest by an all-gather. A cache would have to miss on all ranks in the same calls,
+  which ranks that differ do not ensure.
+- On CUDA, where an exchange in every call would wait for the GPU, the ranks exchange texts through the store of the group,
+  once for each set of options and shapes. The store involves no stream, so this is also valid while a graph is captured.
+  If another rank has nothing to exchange, it does not mistake the text for sums, and the store's timeout ends the exchange.
 """
 
 import functools
@@ -128,7 +129,7 @@ def _describe(key):
 
 
 def _exchange(group, text):
-    """Returns the texts of all ranks, which are CPU processes."""
+    """Returns the texts of all ranks. It gathers the texts only if the digests differ."""
     own = torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
     digests = torch.empty(group.size() * own.numel(), dtype=torch.uint8)
     torch.distributed.all_gather_into_tensor(digests, own, group=group)
