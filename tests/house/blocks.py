@@ -72,7 +72,7 @@ COMMANDS = {
     "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/frameworks.py --only layers --json bench/results/layers-h100.json": GPU,
     "python3 bench/frameworks.py --only layers --device cpu": "python_frameworks",
-    "python3 hub/make.py build/libtrope.so dist/hub": "python_hub",
+    "python3 hub/make.py build/libtrope.so dist/hub --local": "python_hub",
     "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",
     "python3 bench/compare.py --from bench/results/compare-h100.json --markdown": "python_compare",
     "python3 bench/compare.py --device cuda --only norm-": GPU,
