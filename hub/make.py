@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Makes a folder that the package kernels loads, with one build variant of the kernel trope:
 
-    hub/make.py build/libtrope.so dist/hub                            the variant for a PyTorch without CUDA
-    hub/make.py build/libtrope.so dist/hub --cuda 13.0 --archs 9.0    the variant for a PyTorch with CUDA 13, beside it
+    hub/make.py LIBRARY dist/hub                            the variant for a PyTorch without CUDA
+    hub/make.py LIBRARY dist/hub --cuda 13.0 --archs 9.0    the variant for a PyTorch with CUDA 13, beside it
+    hub/make.py build/libtrope.so dist/hub --local          also with a library that only this machine can load
 
-The result is dist/hub/build/VARIANT, with metadata.json, __init__.py, layers.py, a copy of the Python package, and the
-library. It needs nothing else of this repository, and can be moved. kernels.get_local_kernel("dist/hub") loads the variant
-that fits PyTorch. The variant for CUDA runs on the CPU, too.
+The results are dist/hub/README.md, the page on the Hub, and dist/hub/build/VARIANT, with metadata.json, __init__.py,
+layers.py, a copy of the Python package, and the library. It needs nothing else of this repository, and can be moved.
+kernels.get_local_kernel("dist/hub") loads the variant that fits PyTorch. The variant for CUDA runs on the CPU, too.
 
 This script needs Python 3.11 or later.
 """
@@ -50,21 +51,28 @@ def backends_of(library):
     return dict(line.split(": ", 1) for line in info().decode().splitlines())["backends"].split()
 
 
-def newest_glibc(library):
+def check_glibc(library):
     found = re.findall(rb"GLIBC_(\d+)\.(\d+)", pathlib.Path(library).read_bytes())
-    return max((int(major), int(minor)) for major, minor in found)
+    needed = max((int(major), int(minor)) for major, minor in found)
+    if needed > NEWEST_GLIBC:
+        fail(
+            "%s needs glibc %d.%d, and the Hub allows at most %d.%d. The wheels of tools/release have a trope/libtrope.so for"
+            " the Hub. For a folder that stays on this machine, add --local." % (library, *needed, *NEWEST_GLIBC)
+        )
 
 
 def hash_of(path):
     return base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
 
 
-def make(library, folder, cuda=None, archs=()):
-    """Makes one variant, and returns its folder."""
+def make(library, folder, cuda=None, archs=(), is_local=False):
+    """Makes one variant and the page, and returns the folder of the variant."""
     general = tomllib.loads((HUB / "build.toml").read_text())["general"]
     backend = {"type": "cpu"} if cuda is None else {"type": "cuda", "archs": list(archs)}
     if backend["type"] not in backends_of(library):
         fail("%s has no backend %s: build it with -DTROPE_CUDA=ON" % (library, backend["type"]))
+    if not is_local:
+        check_glibc(library)
     # The library contains the CUDA runtime, and every driver of a major version runs it. So the minor version is 0.
     suffix = "cpu" if cuda is None else "cu%s0" % cuda.partition(".")[0]
     variant = pathlib.Path(folder, "build", "%s-%s-%s-linux" % (FRAMEWORK, suffix, platform.machine()))
@@ -74,6 +82,8 @@ def make(library, folder, cuda=None, archs=()):
     shutil.copytree(ROOT / "python" / "trope", variant / "_trope", ignore=shutil.ignore_patterns(*LEFT_OUT.split()))
     shutil.copyfile(library, variant / "_trope" / "libtrope.so")
     shutil.copyfile(ROOT / "LICENSE", variant / "LICENSE")
+    shutil.copyfile(ROOT / "third_party" / "xla" / "LICENSE", variant / "LICENSE.xla")
+    shutil.copyfile(HUB / "CARD.md", pathlib.Path(folder, "README.md"))
 
     files = {str(path.relative_to(variant)): hash_of(path) for path in sorted(variant.rglob("*")) if path.is_file()}
     # kernels imports the kernel under its id, which is also the namespace of its operators in torch.ops.
@@ -97,6 +107,7 @@ def main():
     parser.add_argument("folder", help="the folder to make, or to add a variant to")
     parser.add_argument("--cuda", help="makes the variant for CUDA: the version of the toolkit that built the library")
     parser.add_argument("--archs", help="the compute capabilities in the library, such as 8.0,9.0+PTX")
+    parser.add_argument("--local", action="store_true", help="also takes a library that needs a newer glibc than the Hub's")
     given = parser.parse_args()
     if (given.cuda is None) != (given.archs is None):
         parser.error("--cuda and --archs belong together: %s is missing" % ("--cuda" if given.cuda is None else "--archs"))
@@ -106,14 +117,7 @@ def main():
     for arch in archs:
         if not re.fullmatch(r"\d+\.\d+[af]?(\+PTX)?", arch):
             parser.error("--archs must be capabilities such as 9.0 or 9.0+PTX, separated by commas, not %r" % given.archs)
-    print(make(given.library, given.folder, given.cuda, archs))
-    needed = newest_glibc(given.library)
-    if needed > NEWEST_GLIBC:
-        words = "%d.%d" % needed, "%d.%d" % NEWEST_GLIBC
-        print(
-            "The library needs glibc %s. The Hub allows %s: build it in a manylinux_2_28 container before an upload."
-            % words
-        )
+    print(make(given.library, given.folder, given.cuda, archs, given.local))
 
 
 if __name__ == "__main__":

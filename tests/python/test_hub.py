@@ -13,6 +13,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
+huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("tomllib", reason="hub/make.py needs Python 3.11")
 kernels = pytest.importorskip("kernels")
 hf = pytest.importorskip("transformers", minversion="5")
@@ -37,9 +38,9 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("def
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HUB, LIBRARY = ROOT / "hub", trope._abi.lib._name
 TRAINING = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
-VARIANT = []  # the arguments of make.py for the variant that this PyTorch loads
+VARIANT = ["--local"]  # the arguments of make.py for the variant that this PyTorch loads
 if DEVICE == "cuda":
-    VARIANT = ["--cuda", torch.version.cuda, "--archs", "%d.%d" % torch.cuda.get_device_capability()]
+    VARIANT += ["--cuda", torch.version.cuda, "--archs", "%d.%d" % torch.cuda.get_device_capability()]
 
 
 def make(*arguments):
@@ -566,6 +567,19 @@ def test_the_metadata_is_right(variant, kernel):
     assert set(kernel.__all__) <= set(vars(kernel))
 
 
+def test_the_page_on_the_hub(folder, kernel, monkeypatch):
+    """Its metadata is valid, it names all layers, it has no link to a file, and its programs run."""
+    card = huggingface_hub.ModelCard.load(folder / "README.md")
+    assert (card.data.library_name, card.data.license) == ("kernels", "mit")
+    layers = {name for name, value in vars(kernel.layers).items() if isinstance(value, type)}
+    assert layers == set(re.findall(r"^\| `(\w+)`", card.text, re.M))
+    assert not re.findall(r"\]\((?!https:).*", card.text)
+    monkeypatch.setattr(kernels, "get_kernel", lambda *_, **__: kernel)
+    programs = re.findall(r"^```python\n(.*?)^```", card.text, re.M | re.S)
+    with kernels.use_kernel_mapping({}, inherit_mapping=False):
+        exec("".join(programs), {})
+
+
 def test_python_follows_the_rules_of_the_hub(variant):
     """Python 3.9 can parse each file. Absolute imports are of the standard library, torch, NumPy and typing_extensions."""
     allowed = {"torch", "numpy", "typing_extensions", *sys.stdlib_module_names}
@@ -582,7 +596,7 @@ def test_python_follows_the_rules_of_the_hub(variant):
 
 def test_variants_for_cuda(tmp_path):
     """A library with CUDA gets a variant for its major version. make.py refuses a library without CUDA."""
-    done = make(LIBRARY, tmp_path, "--cuda", "13.0", "--archs", "9.0,10.0+PTX")
+    done = make(LIBRARY, tmp_path, "--local", "--cuda", "13.0", "--archs", "9.0,10.0+PTX")
     if "cuda" not in trope.info().splitlines()[1]:
         assert done.returncode and "has no backend cuda" in done.stderr and not any(tmp_path.iterdir())
         return
@@ -596,6 +610,14 @@ def test_variants_for_cuda(tmp_path):
         os.uname().machine, "linux", kernels.backends.Version("2.11"), True, None,
     )  # fmt: skip
     assert [each.variant_str for each in decision[0]] == [variant.name]
+
+
+def test_only_local_folders_get_a_library_that_needs_a_new_glibc(tmp_path):
+    library, folder = tmp_path / "libtrope.so", tmp_path / "hub"
+    library.write_bytes(pathlib.Path(LIBRARY).read_bytes() + b"GLIBC_2.29")
+    done = make(library, folder)
+    assert done.returncode and "needs glibc 2." in done.stderr and "--local" in done.stderr and not folder.exists()
+    assert make(library, folder, "--local").returncode == 0 and folder.joinpath("README.md").exists()
 
 
 @pytest.mark.parametrize(
