@@ -567,10 +567,12 @@ def test_the_metadata_is_right(variant, kernel):
     assert set(kernel.__all__) <= set(vars(kernel))
 
 
-def test_the_page_on_the_hub(folder, kernel, monkeypatch):
-    """Its metadata is valid, it names all layers, it has no link to a file, and its programs run."""
+def test_the_page_on_the_hub(folder, variant, kernel, monkeypatch):
+    """Its metadata is valid, it names the version and all layers, it has no link to a file, and its programs run."""
     card = huggingface_hub.ModelCard.load(folder / "README.md")
-    assert (card.data.library_name, card.data.license) == ("kernels", "mit")
+    metadata = _rust.Metadata.read_from_file(variant / "metadata.json")
+    assert (card.data.library_name, card.data.license) == ("kernels", metadata.license)
+    assert set(re.findall(r"version=(\w+)", card.text)) == {str(metadata.version)}
     layers = {name for name, value in vars(kernel.layers).items() if isinstance(value, type)}
     assert layers == set(re.findall(r"^\| `(\w+)`", card.text, re.M))
     assert not re.findall(r"\]\((?!https:).*", card.text)
