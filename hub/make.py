@@ -6,7 +6,7 @@
     hub/make.py build/libtrope.so dist/hub --local          also with a library that only this machine can load
 
 The results are dist/hub/README.md, the page on the Hub, and dist/hub/build/VARIANT, with metadata.json, __init__.py,
-layers.py, a copy of the Python package, and the library. It needs nothing else of this repository, and can be moved.
+layers.py, a copy of the Python package, and the library. They need nothing else of this repository, and can be moved.
 kernels.get_local_kernel("dist/hub") loads the variant that fits PyTorch. The variant for CUDA runs on the CPU, too.
 
 This script needs Python 3.11 or later.
