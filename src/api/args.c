@@ -49,6 +49,8 @@ static trope_status copy_struct(const char *function, const char *size_name, voi
 trope_status trope_copy_struct(const char *function, const char *name, void *to, size_t size, const void *from)
 {
     REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", name);
+    REQUIRE((uintptr_t)from % sizeof(uint64_t) == 0, TROPE_ERROR_ARGUMENT, "%s (%p) must be aligned to 8 bytes", name,
+            from);
     return copy_struct(function, "struct_size", to, (const size_t[]){size, size}, from);
 }
 

@@ -188,11 +188,11 @@ static trope_status check_fields(trope_frequency_args *a)
             continue;
         }
         if (!(fields[f].used_by >> a->rule & 1))
-            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be 0: %s does not use it", fields[f].name,
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%.15g) must be 0: %s does not use it", fields[f].name,
                               *value, rules[a->rule].name);
         if (!isfinite(*value) || *value <= fields[f].above)
-            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be finite and greater than %g", fields[f].name,
-                              *value, fields[f].above);
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%.15g) must be finite and greater than %.15g",
+                              fields[f].name, *value, fields[f].above);
     }
     return TROPE_OK;
 }
@@ -228,17 +228,17 @@ static trope_status check_together(const trope_frequency_args *a)
                           a->mscale != 0.0 ? "mscale_all_dim" : "mscale");
     if (a->rule == TROPE_RULE_LLAMA3 && a->high_freq_factor <= a->low_freq_factor)
         return trope_fail(TROPE_ERROR_ARGUMENT,
-                          FUNCTION ": high_freq_factor (%g) must be greater than "
-                                   "low_freq_factor (%g)",
+                          FUNCTION ": high_freq_factor (%.15g) must be greater than "
+                                   "low_freq_factor (%.15g)",
                           a->high_freq_factor, a->low_freq_factor);
     if (a->rule == TROPE_RULE_LONGROPE && a->factor == 0.0 && a->attention_factor == 0.0)
         return trope_fail(TROPE_ERROR_ARGUMENT,
                           FUNCTION ": factor (0) or attention_factor must be given with TROPE_RULE_LONGROPE");
     if (a->beta_fast < a->beta_slow)
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": beta_fast (%g) must be at least beta_slow (%g)", a->beta_fast,
-                          a->beta_slow);
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": beta_fast (%.15g) must be at least beta_slow (%.15g)",
+                          a->beta_fast, a->beta_slow);
     if (a->partial_rotary_factor > 1.0)
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": partial_rotary_factor (%g) must be at most 1",
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": partial_rotary_factor (%.15g) must be at most 1",
                           a->partial_rotary_factor);
     return TROPE_OK;
 }
@@ -254,9 +254,12 @@ static trope_status check_divisors(const trope_frequency_args *a, const char *na
     }
     if (!divisor)
         return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL, but %s needs it", name, rules[a->rule].name);
+    if ((uintptr_t)divisor % sizeof *divisor)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%p) must be aligned to 8 bytes", name,
+                          (const void *)divisor);
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!isfinite(divisor[i]) || divisor[i] <= 0.0)
-            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s[%d] (%g) must be finite and greater than 0", name,
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s[%d] (%.15g) must be finite and greater than 0", name,
                               (int)i, divisor[i]);
     }
     return TROPE_OK;
@@ -268,12 +271,12 @@ static trope_status check_results(const trope_frequency_args *a, const double *i
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!(inv_freq[i] < TROPE_MAX_FREQUENCY))
             return trope_fail(TROPE_ERROR_ARGUMENT,
-                              FUNCTION ": inv_freq[%d] (%g) is too large: the result must be below 2^64", (int)i,
+                              FUNCTION ": inv_freq[%d] (%.15g) is too large: the result must be below 2^64", (int)i,
                               inv_freq[i]);
     }
     if (!isfinite(attention))
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": attention_factor (%g) is infinite: the result must be finite",
-                          attention);
+        return trope_fail(TROPE_ERROR_ARGUMENT,
+                          FUNCTION ": attention_factor (%.15g) is infinite: the result must be finite", attention);
     return TROPE_OK;
 }
 
@@ -302,8 +305,9 @@ static trope_status find_frequencies(const trope_frequency_args *args, double *i
     if (!inv_freq || !attention_factor)
         return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL", inv_freq ? "attention_factor" : "inv_freq");
     if (((uintptr_t)inv_freq | (uintptr_t)attention_factor) % sizeof(double))
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": inv_freq (%p) and attention_factor must be aligned to 8 bytes",
-                          (void *)inv_freq);
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%p) must be aligned to 8 bytes",
+                          (uintptr_t)inv_freq % sizeof(double) ? "inv_freq" : "attention_factor",
+                          (uintptr_t)inv_freq % sizeof(double) ? (void *)inv_freq : (void *)attention_factor);
     status = check_args(&a);
     if (status)
         return status;

@@ -12,6 +12,14 @@
 
 typedef long long ll;
 
+static trope_status check_pointer(const char *function, const char *name, const void *pointer, size_t alignment)
+{
+    REQUIRE(pointer, TROPE_ERROR_NULL, "%s is NULL", name);
+    REQUIRE((uintptr_t)pointer % alignment == 0, ARGUMENT, "%s (%p) must be aligned to %zu bytes", name, pointer,
+            alignment);
+    return TROPE_OK;
+}
+
 static trope_status check_layout(const char *function, int32_t layout)
 {
     REQUIRE(layout >= TROPE_SBHD && layout <= TROPE_THD, ARGUMENT,
@@ -47,7 +55,7 @@ trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout,
                                 int32_t rotary_dim)
 {
     static const char function[] = "trope_fill_operand";
-    REQUIRE(operand, TROPE_ERROR_NULL, "%s", "operand is NULL");
+    CHECK(check_pointer(function, "operand", operand, _Alignof(trope_operand)));
     CHECK(check_layout(function, layout));
     CHECK(check_heads(function, heads, head_dim));
     CHECK(check_rotary_dim(function, rotary_dim, head_dim));
@@ -65,7 +73,7 @@ trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, 
 {
     static const char function[] = "trope_fill_strides";
     int64_t filled[TROPE_MAX_DIMS];
-    REQUIRE(stride, TROPE_ERROR_NULL, "%s", "stride is NULL");
+    CHECK(check_pointer(function, "stride", stride, _Alignof(int64_t)));
     CHECK(check_layout(function, layout));
     CHECK(check_batch_and_tokens(function, layout, batch, tokens));
     CHECK(check_heads(function, heads, head_dim));
@@ -110,7 +118,7 @@ trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *qkv, int32_
     static const char function[] = "trope_fill_qkv";
     trope_qkv q;
     int64_t stride[TROPE_MAX_DIMS];
-    REQUIRE(operand, TROPE_ERROR_NULL, "%s", "operand is NULL");
+    CHECK(check_pointer(function, "operand", operand, _Alignof(trope_operand)));
     CHECK(trope_copy_struct(function, "qkv", &q, sizeof q, qkv));
     CHECK(check_qkv(function, &q));
     REQUIRE(which >= TROPE_Q && which <= TROPE_V, ARGUMENT, "which (%d) must be TROPE_Q, TROPE_K or TROPE_V (1 to 3)",
@@ -180,7 +188,7 @@ trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t ord
 {
     static const char function[] = "trope_fill_pair_axis";
     REQUIRE(pair_axis, TROPE_ERROR_NULL, "%s", "pair_axis is NULL");
-    REQUIRE(sections, TROPE_ERROR_NULL, "%s", "sections is NULL");
+    CHECK(check_pointer(function, "sections", sections, _Alignof(int32_t)));
     REQUIRE(pairs >= 1 && pairs <= TROPE_MAX_ROTARY_DIM / 2, ARGUMENT, "pairs (%d) must be 1 to %d", pairs,
             TROPE_MAX_ROTARY_DIM / 2);
     REQUIRE(order >= TROPE_AXES_SECTIONS && order <= TROPE_AXES_HWT, ARGUMENT,
@@ -194,7 +202,7 @@ trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t ord
 static trope_status write_phase_steps(const char *function, const double *inv_freq, int32_t pairs, uint64_t *phase_step)
 {
     for (int32_t i = 0; i < pairs; i++)
-        REQUIRE(fabs(inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
+        REQUIRE(fabs(inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%.15g) must be finite and below 2^64", i,
                 inv_freq[i]);
     for (int32_t i = 0; i < pairs; i++)
         phase_step[i] = trope_phase_step(inv_freq[i]);
@@ -204,10 +212,8 @@ static trope_status write_phase_steps(const char *function, const double *inv_fr
 trope_status trope_phase_steps(const double *inv_freq, int32_t pairs, uint64_t *phase_step)
 {
     static const char function[] = "trope_phase_steps";
-    REQUIRE(inv_freq, TROPE_ERROR_NULL, "%s", "inv_freq is NULL");
-    REQUIRE(phase_step, TROPE_ERROR_NULL, "%s", "phase_step is NULL");
-    REQUIRE((uintptr_t)inv_freq % 8 == 0, ARGUMENT, "inv_freq (%p) must be aligned to 8 bytes", (const void *)inv_freq);
-    REQUIRE((uintptr_t)phase_step % 8 == 0, ARGUMENT, "phase_step (%p) must be aligned to 8 bytes", (void *)phase_step);
+    CHECK(check_pointer(function, "inv_freq", inv_freq, sizeof *inv_freq));
+    CHECK(check_pointer(function, "phase_step", phase_step, sizeof *phase_step));
     REQUIRE(pairs >= 1 && pairs <= TROPE_MAX_ROTARY_DIM / 2, ARGUMENT, "pairs (%d) must be 1 to %d", pairs,
             TROPE_MAX_ROTARY_DIM / 2);
     const trope_environment saved = trope_set_default_environment();

@@ -18,9 +18,11 @@ typedef long long ll;
 
 /* ---- enumerations ---- */
 
-static trope_status require_between(const char *function, const char *name, int32_t value, int32_t first, int32_t last)
+/* `with` tells what makes this field necessary, or is "". */
+static trope_status require_between(const char *function, const char *name, int32_t value, int32_t first, int32_t last,
+                                    const char *with)
 {
-    REQUIRE(value >= first && value <= last, ARGUMENT, "%s (%d) must be %d to %d%s", name, value, first, last,
+    REQUIRE(value >= first && value <= last, ARGUMENT, "%s (%d) must be %d to %d%s%s", name, value, first, last, with,
             value == 0 ? ", and has no default" : "");
     return TROPE_OK;
 }
@@ -33,16 +35,17 @@ static trope_status require_zero(const char *function, const char *name, int64_t
 
 static trope_status validate_enums(const char *function, const trope_args *a)
 {
-    CHECK(require_between(function, "device", a->device, TROPE_DEVICE_CPU, TROPE_DEVICE_AUTO));
-    CHECK(require_between(function, "isa", a->isa, 0, TROPE_ISA_NEON));
-    CHECK(require_between(function, "dtype", a->dtype, TROPE_F32, TROPE_F64));
-    CHECK(require_between(function, "rounding", a->rounding, 0, TROPE_ROUND_NATIVE_F32));
+    CHECK(require_between(function, "device", a->device, TROPE_DEVICE_CPU, TROPE_DEVICE_AUTO, ""));
+    CHECK(require_between(function, "isa", a->isa, 0, TROPE_ISA_NEON, ""));
+    CHECK(require_between(function, "dtype", a->dtype, TROPE_F32, TROPE_F64, ""));
+    CHECK(require_between(function, "rounding", a->rounding, 0, TROPE_ROUND_NATIVE_F32, ""));
     const int32_t pairing = trope_rotates(a) ? TROPE_PAIRING_HALF : 0;
-    CHECK(require_between(function, "pairing", a->pairing, pairing, TROPE_PAIRING_INTERLEAVED));
-    CHECK(require_between(function, "pairing_out", a->pairing_out, pairing, TROPE_PAIRING_INTERLEAVED));
-    CHECK(require_between(function, "parts", a->parts, 1, TROPE_MAX_AXES));
-    CHECK(require_between(function, "inverse", a->inverse, 0, 1));
-    CHECK(require_between(function, "out_of_range", a->out_of_range, 0, TROPE_RANGE_CLAMP));
+    CHECK(require_between(function, "pairing", a->pairing, pairing, TROPE_PAIRING_INTERLEAVED,
+                          pairing ? " if an operand rotates" : ""));
+    CHECK(require_between(function, "pairing_out", a->pairing_out, pairing, TROPE_PAIRING_INTERLEAVED, ""));
+    CHECK(require_between(function, "parts", a->parts, 1, TROPE_MAX_AXES, ""));
+    CHECK(require_between(function, "inverse", a->inverse, 0, 1, ""));
+    CHECK(require_between(function, "out_of_range", a->out_of_range, 0, TROPE_RANGE_CLAMP, ""));
     REQUIRE(a->threads >= 0, ARGUMENT, "threads (%d) must be at least 0", a->threads);
     return require_zero(function, "reserved_too", a->reserved_too, "");
 }
@@ -91,8 +94,10 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     CHECK(validate_window(function, a, i));
     REQUIRE(!__builtin_mul_overflow(count, (int64_t)o->groups * o->heads_per_group, &count) &&
                 !__builtin_mul_overflow(count, (int64_t)o->head_dim, &count) && count <= MAX_COUNT,
-            TROPE_ERROR_OVERFLOW, "operands[%d].head_dim (%d): the number of elements must be at most 2^60", i,
-            o->head_dim);
+            TROPE_ERROR_OVERFLOW,
+            "operands[%d].head_dim (%d) times groups (%d), heads_per_group (%d), batch (%lld) and tokens (%lld) must be at "
+            "most 2^60",
+            i, o->head_dim, o->groups, o->heads_per_group, (ll)a->batch, (ll)a->tokens);
     return TROPE_OK;
 }
 
@@ -151,11 +156,15 @@ static trope_status validate_presence(const char *function, const trope_args *a,
     REQUIRE(o->src || !a->tokens, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
     REQUIRE(o->dst || has_result || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
     REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL, "operands[%d].forward_src is NULL, but %s needs it",
-            i, norm ? "a norm" : "the gradient of the angles");
-    REQUIRE(!o->forward_src || is_read, ARGUMENT,
-            "operands[%d].forward_src (%p) must be NULL: only the backward of a norm, or the gradient of the angles for "
-            "operands that rotate, reads it",
-            i, o->forward_src);
+            i,
+            norm         ? "a norm"
+            : a->d_freqs ? "d_freqs"
+                         : "d_inv_freq");
+    REQUIRE(
+        !o->forward_src || is_read, ARGUMENT,
+        "operands[%d].forward_src (%p) must be NULL: only the backward of a norm, or d_freqs or d_inv_freq for operands "
+        "that rotate, reads it",
+        i, o->forward_src);
     return TROPE_OK;
 }
 
@@ -186,7 +195,7 @@ static trope_status validate_rotation(const char *function, const trope_args *a)
     const double magnitude = fabs(a->mscale);
     const int fits = a->dtype == TROPE_F64 ? magnitude <= DBL_MAX && magnitude > 0
                                            : magnitude <= (double)FLT_MAX && (double)(float)magnitude > 0;
-    REQUIRE(fits, ARGUMENT, "mscale (%g) must be finite, and not 0, in the arithmetic of dtype", a->mscale);
+    REQUIRE(fits, ARGUMENT, "mscale (%.15g) must be finite, and not 0, in the arithmetic of dtype", a->mscale);
     for (int i = 0; i < a->operand_count && a->parts > 1; i++)
         REQUIRE(a->operands[i].rotary_dim == TROPE_COPY || a->operands[i].rotary_dim == 2 * trope_widest_pairs(a), ARGUMENT,
                 "operands[%d].rotary_dim (%d) must be the same as in the other operands (%d) with parts (%d)", i,
@@ -231,8 +240,8 @@ static trope_status validate_frequencies(const char *function, const trope_args 
             a->inv_freq ? "inv_freq" : "phase_step", (const void *)host);
     const int32_t pairs = trope_widest_pairs(a);
     for (int i = 0; a->inv_freq && i < pairs; i++)
-        REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
-                a->inv_freq[i]);
+        REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%.15g) must be finite and below 2^64",
+                i, a->inv_freq[i]);
     return TROPE_OK;
 }
 
@@ -286,11 +295,13 @@ static trope_status validate_table_layout(const char *function, const trope_args
 
 static trope_status validate_table(const char *function, const trope_args *a)
 {
-    CHECK(require_between(function, "angle_dtype", a->angle_dtype, TROPE_F32, TROPE_F64));
+    CHECK(require_between(function, "angle_dtype", a->angle_dtype, TROPE_F32, TROPE_F64, " with a table"));
     REQUIRE(a->angle_dtype != TROPE_F64 || a->dtype == TROPE_F64, ARGUMENT,
             "angle_dtype (TROPE_F64) must be F32, F16 or BF16 with operands that are not f64 (dtype %d)", a->dtype);
-    CHECK(require_between(function, "angle_columns", a->angle_columns, TROPE_COLUMNS_PAIR, TROPE_COLUMNS_INTERLEAVED));
-    CHECK(require_between(function, "angle_layout", a->angle_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED));
+    CHECK(require_between(function, "angle_columns", a->angle_columns, TROPE_COLUMNS_PAIR, TROPE_COLUMNS_INTERLEAVED,
+                          " with a table"));
+    CHECK(
+        require_between(function, "angle_layout", a->angle_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED, " with a table"));
     REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
     CHECK(validate_rows(function, a, "the table", a->angle_layout));
     CHECK(validate_table_strides(function, a, "angle_stride", a->angle_layout, a->angle_stride));
@@ -316,9 +327,10 @@ static trope_status validate_angles(const char *function, const trope_args *a)
 static trope_status validate_ids_layout(const char *function, const trope_args *a)
 {
     const int has_axes = a->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS || a->ids_layout == TROPE_IDS_STRIDED;
-    CHECK(require_between(function, "ids_layout", a->ids_layout, TROPE_IDS_AXES_BATCH_TOKENS, TROPE_IDS_STRIDED));
+    CHECK(require_between(function, "ids_layout", a->ids_layout, TROPE_IDS_AXES_BATCH_TOKENS, TROPE_IDS_STRIDED,
+                          " with position_ids"));
     if (has_axes)
-        CHECK(require_between(function, "position_axes", a->position_axes, 1, TROPE_MAX_AXES));
+        CHECK(require_between(function, "position_axes", a->position_axes, 1, TROPE_MAX_AXES, " in this ids_layout"));
     else
         REQUIRE(a->position_axes == 0 || a->position_axes == 1, ARGUMENT,
                 "position_axes (%d) must be 0 or 1 with ids_layout (%d), where all axes share their ids", a->position_axes,
@@ -328,8 +340,8 @@ static trope_status validate_ids_layout(const char *function, const trope_args *
                 "ids_stride[%d] (%lld) must be 0 unless the layout is TROPE_IDS_STRIDED", d, (ll)a->ids_stride[d]);
     if (a->ids_layout == TROPE_IDS_STRIDED)
         REQUIRE((a->position_axes > 1) == (a->ids_stride[0] != 0), ARGUMENT,
-                "ids_stride[0] (%lld) must be 0 if position_axes (%d) is 1, and only then", (ll)a->ids_stride[0],
-                a->position_axes);
+                "ids_stride[0] (%lld) must %sbe 0 with position_axes (%d)", (ll)a->ids_stride[0],
+                a->position_axes > 1 ? "not " : "", a->position_axes);
     return TROPE_OK;
 }
 
@@ -346,13 +358,14 @@ static trope_status validate_no_ids(const char *function, const trope_args *a)
 
 static trope_status validate_ids(const char *function, const trope_args *a)
 {
-    CHECK(require_between(function, "stream_positions", a->stream_positions, 0, 1));
+    CHECK(require_between(function, "stream_positions", a->stream_positions, 0, 1, ""));
     REQUIRE((a->position_ids != NULL) + (a->start_positions != NULL) + a->stream_positions <= 1, ARGUMENT,
             "%s: only one of position_ids, start_positions and stream_positions may be given",
             a->start_positions ? "start_positions" : "stream_positions");
     REQUIRE(!a->stream_positions || a->cu_seqlens, ARGUMENT, "stream_positions (%d) needs cu_seqlens", a->stream_positions);
     if (a->position_ids || a->start_positions)
-        CHECK(require_between(function, "position_dtype", a->position_dtype, TROPE_I32, TROPE_I64));
+        CHECK(require_between(function, "position_dtype", a->position_dtype, TROPE_I32, TROPE_I64,
+                              " with position_ids or start_positions"));
     else
         CHECK(require_zero(function, "position_dtype", a->position_dtype, " without position_ids and start_positions"));
     return a->position_ids ? validate_ids_layout(function, a) : validate_no_ids(function, a);
@@ -368,9 +381,9 @@ static trope_status validate_cu_seqlens(const char *function, const trope_args *
         CHECK(require_zero(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, without));
         return require_zero(function, "padding", a->padding, without);
     }
-    CHECK(require_between(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I32, TROPE_I64));
+    CHECK(require_between(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I32, TROPE_I64, " with cu_seqlens"));
     CHECK(require_between(function, "padding", a->padding, a->cu_seqlens_padded ? TROPE_PADDING_ZERO : 0,
-                          TROPE_PADDING_ROTATE));
+                          TROPE_PADDING_ROTATE, a->cu_seqlens_padded ? " with cu_seqlens_padded" : ""));
     REQUIRE(a->sequences >= (a->tokens > 0), ARGUMENT, "sequences (%lld) must be at least %d with cu_seqlens",
             (ll)a->sequences, a->tokens > 0);
     REQUIRE(a->sequences < MAX_ENTRIES, TROPE_ERROR_OVERFLOW, "sequences (%lld) must be below 2^57", (ll)a->sequences);
@@ -381,11 +394,12 @@ static trope_status validate_cu_seqlens(const char *function, const trope_args *
 static trope_status validate_context_parallel(const char *function, const trope_args *a)
 {
     CHECK(require_zero(function, "reserved", a->reserved, ""));
-    CHECK(require_between(function, "cp_size", a->cp_size, 0, MAX_RANKS));
+    CHECK(require_between(function, "cp_size", a->cp_size, 0, MAX_RANKS, ""));
     REQUIRE(a->cp_size || (!a->cp_rank && !a->cp_layout), ARGUMENT,
             "cp_size (0) must be given with cp_rank (%d) or cp_layout (%d)", a->cp_rank, a->cp_layout);
     const int32_t size = a->cp_size ? a->cp_size : 1;
-    CHECK(require_between(function, "cp_layout", a->cp_layout, size > 1, TROPE_CP_FLAT));
+    CHECK(require_between(function, "cp_layout", a->cp_layout, size > 1, TROPE_CP_FLAT,
+                          size > 1 ? " with cp_size over 1" : ""));
     REQUIRE(a->cp_rank >= 0 && a->cp_rank < size, ARGUMENT, "cp_rank (%d) must be 0 to cp_size - 1 (%d)", a->cp_rank,
             size - 1);
     int64_t global;
@@ -430,7 +444,8 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
     REQUIRE(!a->d_freqs || trope_has_table(a), ARGUMENT, "%s", "d_freqs needs freqs, or cos and sin");
     REQUIRE(!a->d_inv_freq || !trope_has_table(a), ARGUMENT, "%s", "d_inv_freq needs inv_freq or phase_step");
     if (a->d_freqs) {
-        CHECK(require_between(function, "d_freqs_layout", a->d_freqs_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED));
+        CHECK(require_between(function, "d_freqs_layout", a->d_freqs_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED,
+                              " with d_freqs"));
         CHECK(validate_rows(function, a, "d_freqs", a->d_freqs_layout));
         CHECK(validate_table_strides(function, a, "d_freqs_stride", a->d_freqs_layout, a->d_freqs_stride));
         REQUIRE(a->d_freqs_layout != TROPE_TABLE_STRIDED || a->d_freqs_stride[3] != 0, ARGUMENT, "%s",

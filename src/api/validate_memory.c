@@ -12,15 +12,18 @@
  * token_sums and the struct of its norm. The call itself has at most 17: freqs or cos and sin; two cu_seqlens; ids or start
  * positions; status; d_freqs or d_inv_freq; workspace; inv_freq or phase_step; pair_axis; the arrays of operands and norms,
  * and the args; and the two results of trope_positions. */
-#define MAX_MEMORY (8 * TROPE_MAX_OPERANDS + 17)
+#define MAX_MEMORY    (8 * TROPE_MAX_OPERANDS + 17)
+#define MAX_WORKSPACE ((uint64_t)1 << 60)
 
 typedef struct memory {
     trope_region region;
     int64_t first, last; /* offsets of the first and last byte from region.base */
-    const char *name;
-    const char *strides; /* the name of the strides in messages; NULL if there are none */
+    const char *name;    /* NULL: the struct of the operand's norm */
+    const char *strides; /* the name of the caller's strides in messages; NULL if it has none */
     int operand;         /* the operand that it belongs to, or -1 */
     int is_of_norm;      /* it belongs to the operand's norm */
+    int may_be_in_place; /* it is src or dst of an operand that may be in place */
+    int is_workspace;
     int is_written;
 } memory;
 
@@ -39,22 +42,26 @@ static memory_name name_of(const memory *m)
     if (m->operand < 0)
         snprintf(name.text, sizeof name.text, "%s", m->name);
     else
-        snprintf(name.text, sizeof name.text, "%s[%d].%s", m->is_of_norm ? "norms" : "operands", m->operand, m->name);
+        snprintf(name.text, sizeof name.text, "%s[%d]%s%s", m->is_of_norm ? "norms" : "operands", m->operand,
+                 m->name ? "." : "", m->name ? m->name : "");
     return name;
 }
 
+/* The message names the strides if they are wrong for any address, and otherwise the address. */
 static trope_status check_reach(const char *function, memory *m)
 {
     const uintptr_t base = (uintptr_t)m->region.base;
-    const int reaches = trope_region_extent(&m->region, &m->first, &m->last);
-    if (reaches && (uintptr_t)-m->first <= base && (uintptr_t)m->last <= UINTPTR_MAX - base)
-        return TROPE_OK;
-    const char *what = reaches ? "an element is outside the address space" : "an element is over 2^60 bytes away";
-    if (!m->strides)
-        return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s (%p): %s", function, name_of(m).text, (const void *)m->region.base,
-                          what);
-    return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s%s: %s", function, m->operand < 0 ? "" : name_of(m).text, m->strides,
-                      what);
+    const memory_name name = name_of(m);
+    if (!trope_region_extent(&m->region, &m->first, &m->last)) {
+        REQUIRE(!m->strides, TROPE_ERROR_OVERFLOW, "%s%s: an element is over 2^60 bytes away",
+                m->operand < 0 ? "" : name.text, m->strides);
+        return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s (%p): with its shape, an element is over 2^60 bytes away", function,
+                          name.text, (const void *)base);
+    }
+    REQUIRE((uintptr_t)-m->first <= base && (uintptr_t)m->last <= UINTPTR_MAX - base, TROPE_ERROR_OVERFLOW,
+            "%s (%p): with its shape%s, an element is outside the address space", name.text, (const void *)base,
+            m->strides ? " and strides" : "");
+    return TROPE_OK;
 }
 
 /* Checks one region by itself and lists it. Skips a region without elements. */
@@ -83,7 +90,7 @@ static memory tensor_memory(const trope_args *a, int i, const trope_tensor *t)
 {
     memory m = {.region = {.base = t->base, .element_size = trope_element_size(a->dtype)},
                 .name = t->name,
-                .strides = "_stride",
+                .strides = t->layout == TROPE_STRIDED ? "_stride" : NULL,
                 .operand = i};
     memcpy(m.region.size, t->size, sizeof m.region.size);
     memcpy(m.region.stride, t->stride, sizeof m.region.stride);
@@ -94,10 +101,12 @@ static memory tensor_memory(const trope_args *a, int i, const trope_tensor *t)
 static trope_status list_operand(const char *function, const trope_args *a, int i, int backward, memory_list *list)
 {
     const int64_t size = trope_element_size(a->dtype);
+    const int may_be_in_place = !a->operands[i].shared_heads && !a->operands[i].accumulate;
     for (int role = TROPE_TENSOR_SRC; role <= TROPE_TENSOR_FORWARD_SRC; role++) {
         const trope_tensor t = trope_tensor_of(a, i, (trope_tensor_role)role, backward);
         memory m = tensor_memory(a, i, &t);
         m.is_written = role == TROPE_TENSOR_DST;
+        m.may_be_in_place = may_be_in_place && role != TROPE_TENSOR_FORWARD_SRC;
         if (!t.base || (role == TROPE_TENSOR_SRC && trope_operand_is_in_place(a, i, backward)))
             continue;
         CHECK(list_memory(function, list, m, size));
@@ -123,7 +132,8 @@ static memory table_memory(const trope_args *a, const char *name, const void *ba
     const int64_t planes = is_gradient ? trope_count_planes(a) : trope_count_axes(a);
     const int64_t sizes[] = {planes, a->batch, a->angle_rows, trope_count_columns(a)};
     memory m = {.region = {.base = base, .size = {1, 1, 1, 1, 1}}, .name = name, .operand = -1};
-    m.strides = is_gradient ? "d_freqs_stride" : "angle_stride";
+    if ((is_gradient ? a->d_freqs_layout : a->angle_layout) == TROPE_TABLE_STRIDED)
+        m.strides = is_gradient ? "d_freqs_stride" : "angle_stride";
     for (int d = 0; d < 4; d++) {
         m.region.size[d] = stride[d] ? sizes[d] : 1;
         m.region.stride[d] = stride[d];
@@ -160,7 +170,7 @@ static memory ids_memory(const trope_args *a, int64_t element_size)
                                .stride = {a->ids_stride[0], a->ids_stride[1], a->ids_stride[2]},
                                .element_size = element_size},
                     .name = "position_ids",
-                    .strides = "ids_stride",
+                    .strides = a->ids_layout == TROPE_IDS_STRIDED ? "ids_stride" : NULL,
                     .operand = -1};
 }
 
@@ -208,8 +218,7 @@ static trope_status list_norm(const char *function, const trope_call *call, int 
         m.region.stride[1] = tokens;
         CHECK(list_memory(function, list, m, real));
     }
-    return list_memory(function, list, norm_memory("struct_size", i, call->callers_norms[i], (int64_t)n->struct_size, 1),
-                       8);
+    return list_memory(function, list, norm_memory(NULL, i, call->callers_norms[i], (int64_t)n->struct_size, 1), 8);
 }
 
 static trope_status list_norms(const char *function, const trope_call *call, memory_list *list)
@@ -251,7 +260,6 @@ static trope_status list_host(const char *function, const trope_call *call, memo
 
 static trope_status list_results(const char *function, const trope_args *a, int backward, memory_list *list)
 {
-    const int64_t workspace = a->workspace_size > INT64_MAX ? INT64_MAX : (int64_t)a->workspace_size;
     if (a->status)
         CHECK(list_written(function, list, flat_memory("status", a->status, 1, 4), 4));
     if (!backward)
@@ -260,9 +268,13 @@ static trope_status list_results(const char *function, const trope_args *a, int 
         CHECK(list_d_freqs(function, a, list));
     if (a->d_inv_freq)
         CHECK(list_written(function, list, flat_memory("d_inv_freq", a->d_inv_freq, trope_widest_pairs(a), 8), 8));
-    if (a->workspace)
-        CHECK(list_written(function, list, flat_memory("workspace", a->workspace, workspace, 1), 16));
-    return TROPE_OK;
+    if (!a->workspace)
+        return TROPE_OK;
+    REQUIRE(a->workspace_size <= MAX_WORKSPACE, TROPE_ERROR_OVERFLOW, "workspace_size (%llu) must be at most 2^60",
+            (unsigned long long)a->workspace_size);
+    memory m = flat_memory("workspace", a->workspace, (int64_t)a->workspace_size, 1);
+    m.is_workspace = 1;
+    return list_written(function, list, m, 16);
 }
 
 /* ---- pairs of regions ---- */
@@ -274,19 +286,29 @@ static int can_overlap(const memory *a, const memory *b)
            b_base + (uintptr_t)b->first <= a_base + (uintptr_t)a->last;
 }
 
+/* If only a smaller workspace would not reach the other region, the message names workspace_size. */
+static trope_status fail_overlap(const char *function, const memory *a, const memory *b)
+{
+    static const char rule[] = "memory that the call writes must not overlap its other memory";
+    const memory *const writer = a->is_written ? a : b, *const other = a->is_written ? b : a;
+    const memory *const workspace = a->is_workspace ? a : b, *const beside = a->is_workspace ? b : a;
+    if (workspace->is_workspace &&
+        (uintptr_t)workspace->region.base < (uintptr_t)beside->region.base + (uintptr_t)beside->first)
+        return trope_fail(TROPE_ERROR_OVERLAP, "%s: workspace_size (%lld): workspace overlaps %s: %s", function,
+                          (long long)workspace->region.size[0], name_of(beside).text, rule);
+    return trope_fail(TROPE_ERROR_OVERLAP, "%s: %s overlaps %s: %s", function, name_of(writer).text, name_of(other).text,
+                      a->operand == b->operand && a->may_be_in_place && b->may_be_in_place
+                          ? "src and dst must have the same address and strides (in place), or not overlap"
+                          : rule);
+}
+
 static trope_status check_pairs(const char *function, const memory_list *list)
 {
     for (int i = 0; i < list->count; i++) {
         for (int j = i + 1; j < list->count; j++) {
             const memory *a = &list->entries[i], *b = &list->entries[j];
-            if ((!a->is_written && !b->is_written) || !can_overlap(a, b))
-                continue;
-            const memory *writer = a->is_written ? a : b, *other = a->is_written ? b : a;
-            REQUIRE(!trope_regions_overlap(&a->region, &b->region), TROPE_ERROR_OVERLAP, "%s overlaps %s: %s",
-                    name_of(writer).text, name_of(other).text,
-                    a->operand >= 0 && a->operand == b->operand
-                        ? "they must be the same tensor with the same strides, or not overlap"
-                        : "memory that the call writes must not overlap its other memory");
+            if ((a->is_written || b->is_written) && can_overlap(a, b) && trope_regions_overlap(&a->region, &b->region))
+                return fail_overlap(function, a, b);
         }
     }
     return TROPE_OK;

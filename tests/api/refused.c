@@ -188,6 +188,12 @@ static void overlap_of_status(void)
     ROW(dense(), a->status = (int32_t *)(void *)plus(in.ids, 2), ARGUMENT, "status", "aligned to 4 bytes");
 }
 
+/* The last 16 bytes of the address space. */
+static void *last_bytes(void)
+{
+    return (void *)(UINTPTR_MAX - 15);
+}
+
 static void overflow(void)
 {
     ROW(dense(), (a->batch = (int64_t)1 << 40, a->tokens = (int64_t)1 << 40), TOO_LARGE, "batch", "(1099511627776)");
@@ -197,12 +203,22 @@ static void overflow(void)
     ROW(strided(), q->dst_stride[TROPE_DIM_HEAD] = INT64_MAX / 2, TOO_LARGE, "operands[0].dst_stride", "");
     ROW(strided(), k->dst_stride[TROPE_DIM_ELEMENT] = INT64_MAX / 8, TOO_LARGE, "operands[1].dst_stride", "");
     ROW(dense(), (q->groups = q->heads_per_group = q->head_dim = INT32_MAX), TOO_LARGE, "operands[0].head_dim",
-        "number of elements");
-    ROW(dense(), a->batch = a->tokens = (int64_t)1 << 29, TOO_LARGE, "operands[0].head_dim", "number of elements");
+        "groups (2147483647)");
+    ROW(dense(), a->batch = a->tokens = (int64_t)1 << 29, TOO_LARGE, "operands[0].head_dim",
+        "batch (536870912) and tokens (536870912)");
     ROW(strided(), (a->tokens = (int64_t)1 << 59, q->src_stride[TROPE_DIM_TOKEN] = 0), TOO_LARGE, "operands[0].head_dim",
-        "number of elements");
+        "tokens (576460752303423488)");
     BACKWARD_ROW(strided_gradient(), k->forward_src_stride[TROPE_DIM_TOKEN] = INT64_MAX, TOO_LARGE,
                  "operands[1].forward_src_stride", "");
+    /* An address near the end of the address space. Only a caller who has set strides reads about them. */
+    ROW(dense(), q->src = last_bytes(), TOO_LARGE, "operands[0].src", "with its shape, an element");
+    ROW(strided(), k->dst = last_bytes(), TOO_LARGE, "operands[1].dst", "with its shape and strides, an element");
+    ROW(dense(), a->freqs = last_bytes(), TOO_LARGE, "freqs", "with its shape, an element");
+    ROW(strided_table(), a->freqs = last_bytes(), TOO_LARGE, "freqs", "with its shape and strides, an element");
+    ROW(ids(), a->position_ids = last_bytes(), TOO_LARGE, "position_ids", "with its shape, an element");
+    ROW(strided_ids(), a->position_ids = last_bytes(), TOO_LARGE, "position_ids", "with its shape and strides, an element");
+    BACKWARD_ROW(gradient(), a->d_freqs = last_bytes(), TOO_LARGE, "d_freqs", "with its shape, an element");
+    BACKWARD_ROW(gradient(), a->workspace = last_bytes(), TOO_LARGE, "workspace", "outside the address space");
 }
 
 static void rotation(void)

@@ -118,7 +118,7 @@ static void forward_src(void)
                  "NULL");
     BACKWARD_ROW(phase_gradient(), (k->forward_src = NULL, k->forward_src_layout = 0), IS_NULL, "operands[1].forward_src",
                  "NULL");
-    BACKWARD_ROW(gradient(), q->forward_src = NULL, IS_NULL, "operands[0].forward_src", "needs it");
+    BACKWARD_ROW(gradient(), q->forward_src = NULL, IS_NULL, "operands[0].forward_src", "d_freqs needs it");
     BACKWARD_ROW(gradient(), (k->rotary_dim = TROPE_COPY, k->forward_src = NULL), ARGUMENT,
                  "operands[1].forward_src_layout", "forward_src is NULL");
     BACKWARD_ROW(gradient(), k->rotary_dim = TROPE_COPY, ARGUMENT, "operands[1].forward_src", "must be NULL");
@@ -185,6 +185,13 @@ static void workspace(void)
     ROW_FOR(BACKWARD, gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
     ROW_FOR(BACKWARD, gradient(), a->workspace_size = 0, ARGUMENT, "workspace_size", "(0)");
     BACKWARD_ROW(gradient(), a->workspace = out.workspace + 8, ARGUMENT, "workspace", "aligned to 16 bytes");
+    BACKWARD_ROW(gradient(), a->workspace_size = UINT64_MAX, TOO_LARGE, "workspace_size",
+                 "(18446744073709551615) must be at most 2^60");
+    BACKWARD_ROW(gradient(), a->workspace_size = ((uint64_t)1 << 60) + 1, TOO_LARGE, "workspace_size",
+                 "(1152921504606846977)");
+    /* The workspace begins before d_freqs, and is so large that it reaches it. */
+    BACKWARD_ROW(gradient(), (a->d_freqs = out.workspace + 4096, a->workspace_size = 8192), OVERLAP, "workspace_size",
+                 "(8192): workspace overlaps d_freqs: memory that the call writes");
 }
 
 /* Memory that the gradient writes overlaps other memory of the call. */

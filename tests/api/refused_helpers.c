@@ -20,6 +20,8 @@ static void fill_strides(void)
     CALL_ROW(trope_fill_strides, (stride, TROPE_BSHD, 2, INT64_MAX / 2, 4, 5), TOO_LARGE, "batch",
              "tokens (4611686018427387903)");
     CALL_ROW(trope_fill_strides, (stride, TROPE_SBHD, INT64_MAX / 2, 3, 4, 5), TOO_LARGE, "batch", "");
+    CALL_ROW(trope_fill_strides, ((int64_t *)(void *)plus(stride, 4), TROPE_BSHD, 2, 3, 4, 5), ARGUMENT, "stride",
+             "aligned to 8 bytes");
     CHECK(memcmp(stride, before, sizeof stride) == 0);
 }
 
@@ -41,6 +43,8 @@ static void fill_operand(void)
     CALL_ROW(trope_fill_operand, (&o, x, TROPE_BSHD, 4, 16, -2), ARGUMENT, "rotary_dim", "(-2)");
     CALL_ROW(trope_fill_operand, (&o, x, TROPE_BSHD, 4, 16, 18), ARGUMENT, "rotary_dim", "(18)");
     CALL_ROW(trope_fill_operand, (&o, x, TROPE_BSHD, 4, 4096, 1026), ARGUMENT, "rotary_dim", "(1026)");
+    CALL_ROW(trope_fill_operand, ((trope_operand *)(void *)plus(&o, 4), x, TROPE_BSHD, 4, 16, 8), ARGUMENT, "operand",
+             "aligned to 8 bytes");
     CHECK(memcmp(&o, &before, sizeof o) == 0);
 }
 
@@ -83,6 +87,10 @@ static void fill_qkv(void)
     const trope_operand before = qkv_operand;
     CALL_ROW(trope_fill_qkv, (NULL, &valid, TROPE_Q), IS_NULL, "operand", "operand is NULL");
     CALL_ROW(trope_fill_qkv, (&qkv_operand, NULL, TROPE_Q), IS_NULL, "qkv", "qkv is NULL");
+    CALL_ROW(trope_fill_qkv, ((trope_operand *)(void *)plus(&qkv_operand, 4), &valid, TROPE_Q), ARGUMENT, "operand",
+             "aligned to 8 bytes");
+    CALL_ROW(trope_fill_qkv, (&qkv_operand, (trope_qkv *)(void *)plus(&valid, 4), TROPE_Q), ARGUMENT, "qkv",
+             "aligned to 8 bytes");
     CALL_ROW(trope_fill_qkv, (&qkv_operand, &valid, 0), ARGUMENT, "which", "(0)");
     CALL_ROW(trope_fill_qkv, (&qkv_operand, &valid, 4), ARGUMENT, "which", "(4)");
     QKV_ROW(p.struct_size = 0, ARGUMENT, "struct_size", "(0)");
@@ -129,6 +137,8 @@ static void fill_pair_axis(void)
     CALL_ROW(trope_fill_pair_axis, (to, 4, TROPE_AXES_ALTERNATING, fourth), ARGUMENT, "sections[3]", "(1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, TROPE_AXES_ALTERNATING, three), ARGUMENT, "sections", "halves");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, NULL), IS_NULL, "sections", "sections is NULL");
+    CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, (const int32_t *)(void *)plus(three, 2)), ARGUMENT, "sections",
+             "aligned to 4 bytes");
     CALL_ROW(trope_fill_pair_axis, (to, 0, SECTIONS, fit), ARGUMENT, "pairs", "(0)");
     CALL_ROW(trope_fill_pair_axis, (to, -4, SECTIONS, fit), ARGUMENT, "pairs", "(-4)");
     CALL_ROW(trope_fill_pair_axis, (to, 513, SECTIONS, fit), ARGUMENT, "pairs", "(513)");

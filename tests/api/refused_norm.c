@@ -161,8 +161,8 @@ static void pointers(void)
 {
     FORWARD_ROW(normed(), a->norms = (const trope_norm *const *)(const void *)((char *)norms_of_call + 4), ARGUMENT,
                 "norms", "aligned");
-    FORWARD_ROW(normed(), norms_of_call[0] = (const trope_norm *)(const void *)place_oddly(n), ARGUMENT,
-                "norms[0].struct_size", "aligned");
+    FORWARD_ROW(normed(), norms_of_call[0] = (const trope_norm *)(const void *)place_oddly(n), ARGUMENT, "norms[0]",
+                "aligned");
     FORWARD_ROW(normed(), n->weight = plus(in.weight, 1), ARGUMENT, "norms[0].weight", "aligned");
     FORWARD_ROW(normed(), n->rstd = plus(out.rstd, 2), ARGUMENT, "norms[0].rstd", "aligned");
     FORWARD_ROW(normed(), n->rstd = out.q, OVERLAP, "operands[0].dst", "norms[0].rstd");

@@ -34,8 +34,8 @@ static void ids_layouts(void)
         ROW(dense(), a->ids_stride[d] = 1, ARGUMENT, at("ids_stride", d), "(1) must be 0");
     }
     /* The axis stride contradicts the number of axes. */
-    ROW(strided_ids(), a->ids_stride[0] = 0, ARGUMENT, "ids_stride[0]", "position_axes (3)");
-    ROW(strided_ids(), a->position_axes = 1, ARGUMENT, "ids_stride[0]", "position_axes (1)");
+    ROW(strided_ids(), a->ids_stride[0] = 0, ARGUMENT, "ids_stride[0]", "(0) must not be 0 with position_axes (3)");
+    ROW(strided_ids(), a->position_axes = 1, ARGUMENT, "ids_stride[0]", "(16) must be 0 with position_axes (1)");
     ROW(strided_ids(), a->ids_stride[2] = INT64_MAX, TOO_LARGE, "ids_stride", "");
     ROW(strided_ids(), a->ids_stride[1] = INT64_MIN, TOO_LARGE, "ids_stride", "");
     ROW(strided_ids(), a->ids_stride[0] = INT64_MAX / 2, TOO_LARGE, "ids_stride", "");
@@ -44,6 +44,7 @@ static void ids_layouts(void)
 static void packing(void)
 {
     VALUES(packed(), a->cu_seqlens_dtype, 0, 3);
+    ROW(packed(), a->cu_seqlens_dtype = 0, ARGUMENT, "cu_seqlens_dtype", "(0) must be 1 to 2 with cu_seqlens");
     ROW(dense(), a->cu_seqlens_dtype = TROPE_I32, ARGUMENT, "cu_seqlens_dtype", "(1) must be 0");
     VALUES(packed(), a->sequences, 0, -1);
     /* The address has no memory: the call must be refused before it reads cu_seqlens. */

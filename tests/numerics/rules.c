@@ -202,7 +202,7 @@ static const refusal refusals[] = {
     {"RoFormer", AT(base), REAL, -10000, BAD, "base (-10000) must be finite and greater than 1"},
     {"position interpolation", AT(factor), REAL, NAN, BAD, "factor (nan) must be finite and greater than 0"},
     {"position interpolation", AT(factor), REAL, -1, BAD, "factor (-1) must be finite and greater than 0"},
-    {"position interpolation", AT(factor), REAL, 0x1p-64, BAD, "inv_freq[0] (1.84467e+19) is too large"},
+    {"position interpolation", AT(factor), REAL, 0x1p-64, BAD, "inv_freq[0] (1.84467440737096e+19) is too large"},
     {"position interpolation", AT(factor), REAL, 1e-320, BAD, "inv_freq[0] (inf) is too large"},
     {"two dimensions", AT(rule), INTEGER, TROPE_RULE_DYNAMIC, BAD, "rotary_dim (2) must be at least 4"},
     {"dynamic NTK, long sequence", AT(original_max_position), REAL, 1, BAD, "must be finite and greater than 1"},
@@ -227,6 +227,8 @@ static const refusal refusals[] = {
     {"Llama 3.1", AT(low_freq_factor), REAL, NAN, BAD, "low_freq_factor (nan) must be finite"},
     {"Llama 3.1", AT(high_freq_factor), REAL, 0.5, BAD, "high_freq_factor (0.5) must be greater than low_freq_factor (1)"},
     {"Llama 3.1", AT(high_freq_factor), REAL, -4, BAD, "high_freq_factor (-4) must be finite and greater than 0"},
+    {"Llama 3.1", AT(low_freq_factor), REAL, 4.0000001, BAD, "(4) must be greater than low_freq_factor (4.0000001)"},
+    {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, 1.0000001, BAD, "(1.0000001) must be at most 1"},
     {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, 1.5, BAD, "partial_rotary_factor (1.5) must be at most 1"},
     {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, -0.5, BAD, "partial_rotary_factor (-0.5) must be finite"},
     {"Gemma, 1/4 rotates", AT(partial_rotary_factor), REAL, NAN, BAD, "partial_rotary_factor (nan) must be finite"},
@@ -319,6 +321,11 @@ static void check_pointers(void)
     CHECK(strstr(trope_last_error(), "trope_frequencies: inv_freq is NULL"));
     CHECK(trope_frequencies(&args, inv_freq, NULL) == TROPE_ERROR_NULL);
     CHECK(strstr(trope_last_error(), "trope_frequencies: attention_factor is NULL"));
+    CHECK(trope_frequencies(&args, inv_freq, (double *)(void *)((char *)&factor + 4)) == TROPE_ERROR_ARGUMENT);
+    CHECK(strcmp(trope_last_error_argument(), "attention_factor") == 0);
+    args = *find_case("Phi-3, short");
+    args.long_factor = (const double *)(const void *)((const char *)args.long_factor + 4);
+    check_refused("misaligned factors", &args, TROPE_ERROR_ARGUMENT, "long_factor");
 }
 
 int main(void)
