@@ -68,7 +68,7 @@ static trope_status validate_window(const char *function, const trope_args *a, i
     REQUIRE(o->rotary_offset >= 0 && o->rotary_offset <= o->head_dim, ARGUMENT,
             "operands[%d].rotary_offset (%d) must be 0 to head_dim (%d)", i, o->rotary_offset, o->head_dim);
     if (o->rotary_dim == TROPE_COPY) {
-        REQUIRE(o->rotary_offset == 0, ARGUMENT, "operands[%d].rotary_offset (%d) must be 0 with TROPE_COPY", i,
+        REQUIRE(o->rotary_offset == 0, ARGUMENT, "operands[%d].rotary_offset (%d) must be 0 with rotary_dim TROPE_COPY", i,
                 o->rotary_offset);
         return TROPE_OK;
     }
@@ -135,8 +135,8 @@ static trope_status validate_tensor(const char *function, const trope_args *a, i
                                        t->size[TROPE_DIM_HEAD] < o->heads_per_group};
     for (int d = 0; d < TROPE_MAX_DIMS; d++) {
         REQUIRE(t->layout == TROPE_STRIDED || t->stride[d] == 0, ARGUMENT,
-                "operands[%d].%s_stride[%d] (%lld) must be 0 unless the layout is TROPE_STRIDED", i, t->name, d,
-                (ll)t->stride[d]);
+                "operands[%d].%s_stride[%d] (%lld) must be 0 unless %s_layout (%d) is TROPE_STRIDED", i, t->name, d,
+                (ll)t->stride[d], t->name, t->layout);
         REQUIRE(!lacks[d] || t->stride[d] == 0, ARGUMENT,
                 "operands[%d].%s_stride[%d] (%lld) must be 0: with shared_heads the tensor lacks this dimension", i,
                 t->name, d, (ll)t->stride[d]);
@@ -245,18 +245,19 @@ static trope_status validate_frequencies(const char *function, const trope_args 
     return TROPE_OK;
 }
 
-/* Validates angle_stride or d_freqs_stride. */
-static trope_status validate_table_strides(const char *function, const trope_args *a, const char *name, int32_t layout,
+/* Validates angle_stride or d_freqs_stride. `of` is "angle" or "d_freqs". */
+static trope_status validate_table_strides(const char *function, const trope_args *a, const char *of, int32_t layout,
                                            const int64_t *stride)
 {
     const int64_t sizes[] = {TROPE_MAX_AXES, a->batch, a->angle_rows, 2 * (int64_t)trope_widest_pairs(a)};
     for (int d = 0; d < 4; d++) {
         int64_t reach;
         REQUIRE(layout == TROPE_TABLE_STRIDED || stride[d] == 0, ARGUMENT,
-                "%s[%d] (%lld) must be 0 unless the layout is TROPE_TABLE_STRIDED", name, d, (ll)stride[d]);
-        REQUIRE(stride[d] >= 0, ARGUMENT, "%s[%d] (%lld) must be at least 0", name, d, (ll)stride[d]);
+                "%s_stride[%d] (%lld) must be 0 unless %s_layout (%d) is TROPE_TABLE_STRIDED", of, d, (ll)stride[d], of,
+                layout);
+        REQUIRE(stride[d] >= 0, ARGUMENT, "%s_stride[%d] (%lld) must be at least 0", of, d, (ll)stride[d]);
         REQUIRE(!__builtin_mul_overflow(sizes[d], stride[d], &reach) && reach <= MAX_ENTRIES, TROPE_ERROR_OVERFLOW,
-                "%s[%d] (%lld) times the size of its dimension (%lld) must be at most 2^57", name, d, (ll)stride[d],
+                "%s_stride[%d] (%lld) times the size of its dimension (%lld) must be at most 2^57", of, d, (ll)stride[d],
                 (ll)sizes[d]);
     }
     return TROPE_OK;
@@ -280,16 +281,16 @@ static trope_status validate_rows(const char *function, const trope_args *a, con
     return TROPE_OK;
 }
 
-static int has_axes(int32_t layout, const int64_t *stride)
+/* A table with axes needs an axis for each pair. `of` is "angle" or "d_freqs". */
+static trope_status validate_table_axes(const char *function, const trope_args *a, const char *of, int32_t layout,
+                                        int64_t axis_stride)
 {
-    return layout == TROPE_TABLE_AXES_BATCH_ROWS || (layout == TROPE_TABLE_STRIDED && stride[0] != 0);
-}
-
-static trope_status validate_table_layout(const char *function, const trope_args *a, const char *name, int32_t layout,
-                                          const int64_t *stride)
-{
-    REQUIRE(!has_axes(layout, stride) || a->pair_axis || a->parts > 1, ARGUMENT,
-            "%s (%d) has axes (or a stride of axes), but pair_axis is NULL: see trope_fill_pair_axis", name, layout);
+    const int pairs_have_axes = a->pair_axis || a->parts > 1;
+    REQUIRE(layout != TROPE_TABLE_AXES_BATCH_ROWS || pairs_have_axes, ARGUMENT,
+            "%s_layout (%d) has axes, so pair_axis or parts must be given: see trope_fill_pair_axis", of, layout);
+    REQUIRE(axis_stride == 0 || pairs_have_axes, ARGUMENT,
+            "%s_stride[0] (%lld) must be 0 unless pair_axis or parts is given: see trope_fill_pair_axis", of,
+            (ll)axis_stride);
     return TROPE_OK;
 }
 
@@ -304,8 +305,8 @@ static trope_status validate_table(const char *function, const trope_args *a)
         require_between(function, "angle_layout", a->angle_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED, " with a table"));
     REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
     CHECK(validate_rows(function, a, "the table", a->angle_layout));
-    CHECK(validate_table_strides(function, a, "angle_stride", a->angle_layout, a->angle_stride));
-    return validate_table_layout(function, a, "angle_layout", a->angle_layout, a->angle_stride);
+    CHECK(validate_table_strides(function, a, "angle", a->angle_layout, a->angle_stride));
+    return validate_table_axes(function, a, "angle", a->angle_layout, a->angle_stride[0]);
 }
 
 static trope_status validate_angles(const char *function, const trope_args *a)
@@ -337,7 +338,8 @@ static trope_status validate_ids_layout(const char *function, const trope_args *
                 a->ids_layout);
     for (int d = 0; d < 3; d++)
         REQUIRE(a->ids_layout == TROPE_IDS_STRIDED || a->ids_stride[d] == 0, ARGUMENT,
-                "ids_stride[%d] (%lld) must be 0 unless the layout is TROPE_IDS_STRIDED", d, (ll)a->ids_stride[d]);
+                "ids_stride[%d] (%lld) must be 0 unless ids_layout (%d) is TROPE_IDS_STRIDED", d, (ll)a->ids_stride[d],
+                a->ids_layout);
     if (a->ids_layout == TROPE_IDS_STRIDED)
         REQUIRE((a->position_axes > 1) == (a->ids_stride[0] != 0), ARGUMENT,
                 "ids_stride[0] (%lld) must %sbe 0 with position_axes (%d)", (ll)a->ids_stride[0],
@@ -447,10 +449,10 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
         CHECK(require_between(function, "d_freqs_layout", a->d_freqs_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED,
                               " with d_freqs"));
         CHECK(validate_rows(function, a, "d_freqs", a->d_freqs_layout));
-        CHECK(validate_table_strides(function, a, "d_freqs_stride", a->d_freqs_layout, a->d_freqs_stride));
+        CHECK(validate_table_strides(function, a, "d_freqs", a->d_freqs_layout, a->d_freqs_stride));
         REQUIRE(a->d_freqs_layout != TROPE_TABLE_STRIDED || a->d_freqs_stride[3] != 0, ARGUMENT, "%s",
                 "d_freqs_stride[3] (0) must be at least 1: sums are over axes, batch entries and rows, not over columns");
-        return validate_table_layout(function, a, "d_freqs_layout", a->d_freqs_layout, a->d_freqs_stride);
+        return validate_table_axes(function, a, "d_freqs", a->d_freqs_layout, a->d_freqs_stride[0]);
     }
     CHECK(require_zero(function, "d_freqs_layout", a->d_freqs_layout, " without d_freqs"));
     for (int d = 0; d < 4; d++)

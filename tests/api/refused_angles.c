@@ -88,7 +88,8 @@ static void layouts(void)
     }
     /* The table has a plane for each axis, but neither pair_axis nor parts assigns the pairs to axes. */
     ROW(dense(), a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS, ARGUMENT, "angle_layout", "pair_axis");
-    ROW(strided_table(), a->angle_stride[0] = TOKENS * PAIRS, ARGUMENT, "angle_layout", "pair_axis");
+    ROW(strided_table(), a->angle_stride[0] = TOKENS * PAIRS, ARGUMENT, "angle_stride[0]",
+        "(32) must be 0 unless pair_axis");
     ROW(strided_table(), (a->angle_rows = (int64_t)1 << 40, a->angle_stride[2] = (int64_t)1 << 40), TOO_LARGE,
         "angle_stride[2]", "(1099511627776) times the size of its dimension (1099511627776) must be at most 2^57");
     ROW(strided_table(), a->angle_stride[1] = INT64_MAX, TOO_LARGE, "angle_stride[1]", "");
@@ -172,7 +173,7 @@ static void d_freqs_overlaps_itself(void)
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, PAIRS, PAIRS, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, 1, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS, 0), ARGUMENT, "d_freqs_stride[3]", "(0)");
-    BACKWARD_ROW(gradient(), set_d_freqs_stride(TOKENS * PAIRS, 0, PAIRS, 1), ARGUMENT, "d_freqs_layout", "pair_axis");
+    BACKWARD_ROW(gradient(), set_d_freqs_stride(TOKENS * PAIRS, 0, PAIRS, 1), ARGUMENT, "d_freqs_stride[0]", "pair_axis");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, -PAIRS, PAIRS, 1), ARGUMENT, "d_freqs_stride[1]", "(-4)");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS, -1), ARGUMENT, "d_freqs_stride[3]", "(-1)");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, INT64_MAX / 2, PAIRS, 1), TOO_LARGE, "d_freqs_stride[1]", "");
