@@ -108,6 +108,8 @@ def from_library(message, argument, status, words, table, in_place):
 
     text = re.sub(r"\b(%s) \((\d+)\)" % "|".join(words), value, text)
     text = _OPERAND.sub(lambda match: _name_operand(match, in_place)[1], text)
+    # The library's numbers for these fields are not the caller's values.
+    text = re.sub(r"\b((?:shared_heads|accumulate) of tensors\[\d+\]) \(\d\) must be 0", r"\1 must not be given", text)
     text = re.sub(r"\bangle_rows - 1 \((-?\d+)\)", r"\1, the last row of %s" % table, text)
     text = re.sub(r"\bangle_rows\b", "the number of rows of %s" % table, text)
     text = re.sub(r"\b(?:angle|d_freqs|ids)_stride\[\d\] \((-?\d+)\)", r"a stride of %s (\1)" % argument, text)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import re
 import subprocess
 import sys
 from concurrent import futures
@@ -191,10 +192,58 @@ def test_arrays_that_cannot_be_written_are_refused():
     trope.rotate(x, **GOOD)
     refused("tensors[0]", trope.rotate_, x, words="written", **GOOD)
     refused("status", trope.rotate, X, status=read_only(np.zeros(1, np.int32)), **GOOD)
-    memory = np.zeros((5, 2, 3, 8), np.float32)
-    with pytest.raises(trope.Error) as caught:
-        trope.rotate(memory[:4], out=[memory[1:]], **GOOD)
-    assert caught.value.status == "TROPE_ERROR_OVERLAP"
+
+
+IN_PLACE = "input and result must have the same address and strides (in place), or not overlap"
+WRITTEN = "memory that the call writes must not overlap its other memory"
+
+
+def overlaps():
+    """Calls in which an array overlaps another: (function, tensors, options, message, which begins with the name of
+    the argument)."""
+    memory = np.zeros(4096, np.float32)
+
+    def at(start, *shape, dtype=np.float32):
+        return memory[start : start + np.prod(shape)].view(dtype).reshape(shape)
+
+    one, two = (1, 4, 1, 8), (1, 4, 2, 8)
+    x, y, out, table, weight = at(0, *two), at(100, *two), at(200, *two), at(400, 4, 4), at(500, 8)
+    options = dict(layout="bshd", pairing="half", freqs=table, angle_columns="pair")
+    backward = dict(options, out=out, forward_src=at(600, *two))
+    normed = dict(backward, norms=trope.Norm(weight, eps=1e-6))
+    shared, status, ids = dict(options, shared_heads=2), at(204, 1, dtype=np.int32), at(204, 4, dtype=np.int32)
+    return [
+        (trope.rotate, [x], dict(options, out=at(8, *two)), "out[0] overlaps tensors[0]: " + IN_PLACE),
+        (trope.rotate, [x], dict(options, out=x[:, ::-1]), "out[0] overlaps tensors[0]: " + IN_PLACE),
+        (trope.rotate, [at(0, *one)], dict(shared, out=at(8, *two)), "out[0] overlaps tensors[0]: " + WRITTEN),
+        (trope.rotate_backward, [x], dict(options, out=at(8, *two), accumulate=True),
+         "out[0] overlaps tensors[0]: " + WRITTEN),
+        (trope.rotate, [x, y], dict(options, out=[out, x]), "out[1] overlaps tensors[0]: " + WRITTEN),
+        (trope.rotate, [x, y], dict(options, out=[out, out]), "out[0] overlaps out[1]: " + WRITTEN),
+        (trope.rotate_, [x, x], options, "tensors[0] overlaps tensors[1]: " + WRITTEN),
+        (trope.rotate, [x], dict(options, out=at(400, *two)), "out[0] overlaps freqs: " + WRITTEN),
+        (trope.rotate, [x], dict(options, out=out, status=status), "out[0] overlaps status: " + WRITTEN),
+        (trope.rotate, [x], dict(options, out=out, position_ids=ids), "out[0] overlaps position_ids: " + WRITTEN),
+        (trope.rotate_backward, [x], dict(backward, d_freqs=table), "d_freqs overlaps freqs: " + WRITTEN),
+        (trope.rotate_backward, [x], dict(normed, forward_src=out), "out[0] overlaps forward_src[0]: " + WRITTEN),
+        (trope.rotate_backward, [x], dict(normed, d_weights=[weight]),
+         "d_weights[0] overlaps norms[0].weight: " + WRITTEN),
+        (trope.rotate_backward, [x], dict(normed, d_weights=[at(8, 8)]),
+         "d_weights[0] overlaps tensors[0]: " + WRITTEN),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, tensors, options, text", overlaps())
+def test_the_text_about_an_overlap_is_true_for_its_arrays(function, tensors, options, text):
+    error = refused(text.partition(" ")[0], function, *tensors, words="^%s$" % re.escape(text), **options)
+    assert error.status == "TROPE_ERROR_OVERLAP"
+
+
+def test_messages_about_heads_in_place_have_no_numbers_of_c():
+    memory = np.zeros(64, np.float32)
+    options = dict(GOOD, layout="bshd", out=memory.reshape(1, 4, 2, 8))
+    refused("shared_heads", trope.rotate, memory[:32].reshape(1, 4, 1, 8), shared_heads=2,
+            words=r"^shared_heads of tensors\[0\] must not be given in place", **options)  # fmt: skip
 
 
 class OnCuda:
