@@ -227,8 +227,8 @@ static trope_status launch_generic_pass(const char *function, const norm_pass &p
     }
     const size_t heads = finds_tokens ? 0 : call.cells.run_tokens * call.cells.slice_units * NORM_HEADS,
                  bytes = call.rstd_at + heads * bytes_of_real(plan);
-    REQUIRE(bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
-            "the operands (%lld tokens) are too large for one launch", (long long)(plan.batch * plan.tokens));
+    REQUIRE(bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED, "operands (%lld tokens) are too large for one launch",
+            (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     return result_of(function, launch_early(facts_of_device(), kernel, dim3(call.cells.runs, call.cells.slices),
                                             dim3(32 * NORM_WARPS), bytes, plan.stream, arguments));
@@ -247,7 +247,7 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
         call.vectors_ahead_at = (uint32_t)(l.shared_memory_bytes - bytes_of_vectors_ahead(form, threads));
         call.thread_sums_at = (uint32_t)(call.vectors_ahead_at - bytes_of_thread_sums(form, threads));
     }
-    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld tokens) are too large for one launch",
+    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "operands (%lld tokens) are too large for one launch",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     return result_of(function, launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_memory_bytes,

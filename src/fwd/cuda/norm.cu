@@ -23,7 +23,7 @@ static trope_status launch_generic(const char *function, const trope_plan &plan,
     norm_generic_call call;
     const size_t shared_memory_bytes = plan_norm_generic(plan, 1, &call);
     REQUIRE(call.shape.tokens <= INT32_MAX && shared_memory_bytes <= ASKED_SHARED_MEMORY, TROPE_ERROR_UNSUPPORTED,
-            "the operands (%lld tokens) are too large for one launch", (long long)call.shape.tokens);
+            "operands (%lld tokens) are too large for one launch", (long long)call.shape.tokens);
     for (int i = 0; i < plan.operand_count; i++)
         if (moves_operand(plan, plan.operands[i]))
             call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);

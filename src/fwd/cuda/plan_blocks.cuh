@@ -432,7 +432,7 @@ static inline trope_status launch_blocks(const char *function, const trope_plan 
 {
     CALL call;
     const block_launch l = plan_blocks<BLOCKS>(plan, form, &call);
-    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld tokens) are too large for one launch",
+    REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "operands (%lld tokens) are too large for one launch",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     const cudaError_t error =
