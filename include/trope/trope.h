@@ -222,14 +222,14 @@ typedef struct trope_operand {
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
  * In the order AFTER, it computes y = n(u) with u = M x.
  *
- * The arithmetic is fp32 (f64: double), and no operation is fused. The sum over a head is a binary
- * tree, neighbours first, padded with +0 at least to the next power of two. TOKEN then adds the
- * sums of the heads by a second tree, in the order group * heads_per_group + head. With AFTER, the
- * elements of the sum and of the weight are in the order of y. ONCE rounds nothing between norm and
- * rotation. With AFTER, NATIVE and NATIVE_F32 round u to dtype before the norm.
+ * The arithmetic is fp32 (f64: double). Forward fuses nothing; backward fuses the difference in dx
+ * or du, and the terms of d_weight. A head's sum is a binary tree, neighbours first, padded with +0
+ * to a power of two; -0 becomes +0. TOKEN adds the heads' sums by a second such tree, in the order
+ * group * heads_per_group + head. With AFTER, sum and weight have the elements in the order of y,
+ * and NATIVE and NATIVE_F32 round u to dtype before the norm. With ONCE, only the store rounds.
  *
- * Backward requires forward_src, also with TROPE_COPY. All rounding modes compute backward like
- * ONCE, except that u = M x has the bits that it had in forward. p is a sum by the same trees.
+ * Backward requires forward_src, also with TROPE_COPY. All modes compute it like ONCE, but u = M x,
+ * and n(x) in the gradient of the angles, have the bits of forward. p is a sum by these trees.
  *     BEFORE  u = M' dy  g = w u   p = sum g x  dx = rstd (g - x (p / D) rstd^2)
  *             d_weight = sum u x rstd    the gradient of the angles is computed from n(x), not x
  *     AFTER   u = M x    g = w dy  p = sum g u  du = rstd (g - u (p / D) rstd^2)  dx = M' du

@@ -1,5 +1,5 @@
-/* The formulas of a norm. No other file contains them: C and CUDA use this header. A mean is a sum over D elements divided
- * by D (trope.h, trope_norm). Divisions and roots are rounded as IEEE 754 requires, and no operation is fused. */
+/* The two numbers of a norm, rstd and k, for C and CUDA. A mean is a sum over D elements divided by D (trope.h, trope_norm).
+ * Here each operation is rounded as IEEE 754 requires, and none is fused. The kernels fuse g - x k. */
 #ifndef TROPE_CORE_NORM_H
 #define TROPE_CORE_NORM_H
 
@@ -26,7 +26,7 @@ TROPE_HD double trope_reciprocal_root_f64(double mean, double eps)
 #endif
 }
 
-/* Returns the factor k in dx = rstd (g - x k). `mean` is the mean of g x. */
+/* Returns k in dx = rstd * fma(-x, k, g). `mean` is the mean of g x. */
 TROPE_HD float trope_norm_slope(float mean, float rstd)
 {
 #if defined(__CUDA_ARCH__)

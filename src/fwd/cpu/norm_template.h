@@ -1,9 +1,9 @@
 /* The RMS norm of a head, or of all heads of a token (trope.h, trope_norm). It works in blocks, because a head may have any
  * number of elements.
  *
- * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two. A block is a subtree. The sums of
- * the blocks come in order, so the rest of the tree is a binary counter. A sum over a token is another such tree, over the
- * sums of its heads. */
+ * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two; -0 becomes +0. A block is a
+ * subtree. The sums of the blocks come in order, so the rest of the tree is a binary counter. A sum over a token is another
+ * such tree, over the sums of its heads. */
 
 typedef struct FN(tree_sum) {
     uint64_t count; /* the number of leaves so far; bit l is set if level l holds a sum */
