@@ -27,8 +27,8 @@
  *   - A function returns TROPE_OK (0), or a status that says what is wrong. A call that fails has
  *     written nothing, and trope_last_error() names the function, the argument, its value and the
  *     rule. The one exception is TROPE_ERROR_DEVICE. Some CUDA calls are several launches: calls
- *     with d_freqs, d_inv_freq or d_weight, and backward calls in which only some operands have a
- *     norm. The launches before the one that failed are queued.
+ *     with d_freqs, d_inv_freq or d_weight, and backward calls with a norm over tokens, or in which
+ *     only some operands have a norm. The launches before the one that failed are queued.
  *   - Any thread may call any function at any time. A call takes at most 60 KB of stack.
  *   - A field that decides how bytes are read has no default. Its values begin at 1. It must be set
  *     where it applies, and must be 0 where it does not. For other fields 0 is either refused or a
@@ -315,8 +315,8 @@ typedef struct trope_args {
      * one part, every operand that rotates has the same rotary_dim. Otherwise, an operand with a
      * rotary_dim below R uses the angles of the first pairs. */
     int32_t parts;
-    /* 1 rotates by the negative angles; 0 does not. To undo a forward call with mscale m, set
-     * inverse to 1 and mscale to 1/m. */
+    /* 1 rotates by the negative angles; 0 does not. To undo a forward call with mscale m (if a1 is
+     * a2), set inverse to 1 and mscale to 1/m. */
     int32_t inverse;
     /* Multiplies cos and sin; 0 = 1. Any other value must be finite and not 0 when it is rounded to
      * fp32 (f64: double). */
@@ -439,7 +439,7 @@ TROPE_API trope_status trope_backward(const trope_args *args);
 
 /* Writes to *bytes the number of bytes of workspace that trope_backward needs. It is 0 for a call
  * that has no d_freqs, no d_inv_freq, no d_weight and no norm over tokens. The args are validated
- * as in trope_backward, except for the workspace and the values of indices. */
+ * as in trope_backward, but the workspace may be missing or too small, and indices are not read. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
 /* Computes, on the host, the positions that a call with these args uses. cu_seqlens, ids and start
