@@ -51,15 +51,14 @@ static memory_name name_of(const memory *m)
 static trope_status check_reach(const char *function, memory *m)
 {
     const uintptr_t base = (uintptr_t)m->region.base;
-    const memory_name name = name_of(m);
     if (!trope_region_extent(&m->region, &m->first, &m->last)) {
         REQUIRE(!m->strides, TROPE_ERROR_OVERFLOW, "%s%s: an element is over 2^60 bytes away",
-                m->operand < 0 ? "" : name.text, m->strides);
+                m->operand < 0 ? "" : name_of(m).text, m->strides);
         return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s (%p): with its shape, an element is over 2^60 bytes away", function,
-                          name.text, (const void *)base);
+                          name_of(m).text, (const void *)base);
     }
     REQUIRE((uintptr_t)-m->first <= base && (uintptr_t)m->last <= UINTPTR_MAX - base, TROPE_ERROR_OVERFLOW,
-            "%s (%p): with its shape%s, an element is outside the address space", name.text, (const void *)base,
+            "%s (%p): with its shape%s, an element is outside the address space", name_of(m).text, (const void *)base,
             m->strides ? " and strides" : "");
     return TROPE_OK;
 }

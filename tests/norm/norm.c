@@ -5,7 +5,7 @@
  * of a call without the norm.) y agrees to within its rounding errors, and has the same bits with all instruction sets.
  * Heads that are split over ranks give the same bits as one call. Each rank writes the sums of its heads and reads the
  * sums of all heads. A sum is 0 for padding that is not normalised. A sum over rotated elements is NaN at a poisoned
- * position.
+ * position. A sum is never -0.
  * Backward, in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend
  * on the number of threads. */
 #include <math.h>
@@ -471,8 +471,40 @@ static void test_poison(const norm_case *c)
     }
 }
 
+/* p of a head whose products are all -0 is +0, with and without padding of the tree. */
+static void test_zeros(void)
+{
+    static const int dims[] = {1, 5, 16, 24, 64, 600};
+    static float ones[600], zeros[600], sum;
+    static const float rstd = 1;
+    for (int i = 0; i < 600; i++) {
+        ones[i] = 1;
+        zeros[i] = -0.0f;
+    }
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        trope_norm norm = {.struct_size = sizeof norm, .scope = TROPE_NORM_TOKEN, .order = TROPE_NORM_BEFORE, .eps = 1e-6};
+        norm.rstd = (void *)(uintptr_t)&rstd;
+        norm.rstd_use = TROPE_RSTD_READ;
+        norm.token_sums = &sum;
+        norm.token_sums_use = TROPE_SUMS_WRITE;
+        const trope_norm *const norms[] = {&norm};
+        call c = call_make(TROPE_F32, 1, 1);
+        trope_operand *o = call_add(&c, zeros, TROPE_BSHD, 1, dims[i], TROPE_COPY);
+        o->dst = NULL;
+        o->dst_layout = 0;
+        o->forward_src = ones;
+        o->forward_src_layout = TROPE_BSHD;
+        c.args.pairing = 0;
+        c.args.norms = norms;
+        sum = -1;
+        CHECK_MESSAGE(trope_backward(call_args(&c)) == TROPE_OK, "%s", trope_last_error());
+        CHECK_MESSAGE(sum == 0 && !signbit(sum), "head_dim %d: the sum is %g", dims[i], (double)sum);
+    }
+}
+
 int main(void)
 {
+    test_zeros();
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         for (int options = 0; options < 32; options++) {
             norm_case c = {.s = shapes[i], .dtype = options & 4 ? TROPE_F64 : TROPE_F32};
