@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Tuple, overload
 
 import jax
-import numpy
 
 try:
     from jax.experimental.hijax import HiPrim as _HiPrim  # noqa: F401
@@ -31,7 +30,8 @@ from .._norms import count_heads, refuse_norm, resolve_norms  # noqa: E402
 from .._options import ARRAYS, DEFAULTS, Options, document  # noqa: E402
 from .._spec import DIMS, resolve  # noqa: E402
 from .._values import integer, shown  # noqa: E402
-from . import _sharding  # noqa: E402
+from . import _context, _sharding  # noqa: E402
+from ._inputs import as_array, refuse_options, refuse_traced  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,31 +39,17 @@ if TYPE_CHECKING:
 __all__ = ["rotate"]
 
 
-def _as_array(x, name):
-    """Returns a jax array. NumPy arrays become constants."""
-    if isinstance(x, (jax.Array, numpy.ndarray)):
-        return jax.numpy.asarray(x)
-    raise Error("%s must be a jax array, not %s" % (name, type(x).__name__), name)
-
-
-def _refuse_options(options):
-    if options.get("status") is not None:
-        message = "status is an array that the call writes, and a jax array cannot be written: leave it out"
-        raise Error(message, "status")
-    if options.get("accumulate"):
-        raise Error("accumulate is for rotate_backward, which adds to out: in JAX, add the gradients", "accumulate")
-
-
 def _resolve(tensors, options, max_position):
-    """Returns the Spec, the Side, and the norms' weights (or None) of each tensor."""
+    """Returns the tensors, the Spec, the Side, and the norms' weights (or None) of each tensor."""
     if not tensors:
         raise Error("tensors: none is given", "tensors")
-    tensors = [_as_array(x, "tensors[%d]" % i) for i, x in enumerate(tensors)]
-    _refuse_options(options)
+    tensors = [as_array(x, "tensors[%d]" % i) for i, x in enumerate(tensors)]
+    refuse_options(options)
     norms = options.pop("norms", None)
     for name in ARRAYS:
         if options.get(name) is not None:
-            options[name] = _as_array(options[name], name)
+            options[name] = as_array(options[name], name)
+    refuse_traced(dict(options, max_position=max_position))
     if max_position is not None:
         integer(max_position, "max_position", 1)
         if not isinstance(options.get("inv_freq"), jax.Array):
@@ -87,7 +73,7 @@ def _weight(spec, i, x, weight):
         raise Error("norms[%d].process_group is for trope.torch: jax arrays are split by their sharding" % i, name)
     if weight is None:
         return None
-    weight = _as_array(weight, name)
+    weight = as_array(weight, name)
     dims, heads, head_dim = DIMS[spec.layout], count_heads(spec.layout, x.shape), x.shape[-1]
     sizes = (heads,) if dims.groups is None else (x.shape[dims.groups], x.shape[dims.heads])
     if weight.shape in ((heads, head_dim), (heads * head_dim,)) and weight.shape != (head_dim,):
@@ -100,9 +86,10 @@ def _table_of(inv_freq, x, max_position, options):
     for name in ("freqs", "cos", "sin", "angle_columns"):
         if options.get(name) is not None:
             raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
-    if options.get("out_of_range", DEFAULTS["out_of_range"]) != DEFAULTS["out_of_range"]:
-        message = "out_of_range is %r, but it is only for tables: with inv_freq, no position is out of range"
-        raise Error(message % (options["out_of_range"],), "out_of_range")
+    out_of_range = options.get("out_of_range", DEFAULTS["out_of_range"])
+    if not isinstance(out_of_range, str) or out_of_range != DEFAULTS["out_of_range"]:
+        message = "out_of_range is %s, but it is only for tables: with inv_freq, no position is out of range"
+        raise Error(message % shown(out_of_range), "out_of_range")
     if inv_freq.dtype not in (jax.numpy.float32, jax.numpy.float64):
         message = (
             "inv_freq has dtype %s, with which positions in the thousands are rotated by wrong angles: keep it in float32"
@@ -127,6 +114,19 @@ def _table_of(inv_freq, x, max_position, options):
     return table if x.dtype == jax.numpy.float64 else table.astype(jax.numpy.float32)
 
 
+def _rotate(tensors, options, max_position):
+    rank = options.get("cp_rank")
+    if isinstance(rank, jax.Array):
+        rank = _context.check_rank(rank)
+        options["cp_rank"] = 0 if isinstance(rank, jax.Array) else rank
+    tensors, spec, side, weights = _resolve(tensors, options, max_position)
+    if rank is None:
+        _context.warn_of_counting(tensors, side)
+    if isinstance(rank, jax.Array):
+        return _context.rotate(rank, tensors, spec, side, weights)
+    return _sharding.rotate(tensors, spec, side, weights)
+
+
 @overload
 def rotate(x: Any, /, *, max_position: int | None = None, **options: Unpack[Options]) -> jax.Array: ...
 @overload
@@ -136,7 +136,7 @@ def rotate(
 def rotate(*tensors, max_position=None, **options):
     is_learned = isinstance(options.get("inv_freq"), jax.Array) and options.get("freqs") is None
     try:
-        results = _sharding.rotate(*_resolve(tensors, options, max_position))
+        results = _rotate(tensors, options, max_position)
     except Error as error:
         if not is_learned:
             raise

@@ -1,0 +1,105 @@
+"""Tokens that are split over the devices of jax.shard_map: a cp_rank that is a jax array, and a warning where it is missing."""
+
+import functools
+import warnings
+
+import jax
+from jax import numpy as jnp
+
+from .._errors import Error
+from .._spec import DIMS
+from .._values import INT32_MAX
+from . import _call, _sharding
+
+
+# ---- cp_rank as an array ----
+
+
+def check_rank(rank):
+    """Returns cp_rank, which is a jax array, as an int if its value is known, otherwise as it is."""
+    if rank.ndim or rank.dtype not in (jnp.int32, jnp.int64):
+        message = "cp_rank must be an integer, or one int32 or int64 as jax.lax.axis_index returns it, not %s%s"
+        raise Error(message % (rank.dtype, list(rank.shape)), "cp_rank")
+    return rank if isinstance(rank, jax.core.Tracer) else int(rank)
+
+
+def rotate(rank, tensors, spec, side, weights):
+    """Returns the results of a call whose cp_rank is traced. `spec` has another rank, and is otherwise that of the call.
+
+    A call reads position ids that are computed from the rank. If the rank decides more than positions that start at 0, the
+    program has the calls of all ranks, and makes one of them.
+    """
+    size, dim = spec.cp_size, DIMS[spec.layout].tokens
+    tokens = tensors[0].shape[dim]
+
+    def call(static_rank):
+        return _sharding.rotate(tensors, spec._replace(cp_rank=static_rank), side, weights)
+
+    if side.position_ids is not None and side.cu_seqlens is None:
+        return call(0)  # the rank has no effect
+    if side.cu_seqlens is not None or side.start_positions is not None or size * tokens > INT32_MAX:
+        results = jax.lax.switch(rank, [functools.partial(call, each) for each in range(size)])
+    else:
+        for each in {0, size - 1}:  # between them, they have the largest position in each cp_layout
+            jax.eval_shape(functools.partial(call, each))
+        ids = _positions(spec.cp_layout, size, rank.astype(jnp.int32), tokens)
+        whole = spec._replace(cp_size=1, cp_rank=0, cp_layout="")
+        results = _sharding.rotate(tensors, whole, side._replace(position_ids=ids), weights)
+    is_rank = (0 <= rank) & (rank < size)
+    return [_mark(dim, y, is_rank) for y in results]
+
+
+def _positions(cp_layout, size, rank, tokens):
+    """Returns the position of each token of a rank: trope_plan_cp of src/varlen/context_parallel.h as an array."""
+    i = jnp.arange(tokens, dtype=jnp.int32)
+    if cp_layout == "striped":
+        return i * size + rank
+    if cp_layout == "zigzag":
+        half = tokens // 2
+        return jnp.where(i < half, rank * half, (2 * size - 2 - rank) * half) + i
+    return i + rank * tokens
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mark(dim, y, is_rank):
+    """Writes NaN to the first token of y, unless is_rank, which is false if cp_rank is wrong. The gradient gets the same
+    NaN. XLA writes this token in place, where a selection of all tokens would be another pass over the tensor."""
+    first = jax.lax.slice_in_dim(y, 0, min(1, y.shape[dim]), axis=dim)
+    return jax.lax.dynamic_update_slice_in_dim(y, jnp.where(is_rank, first, jnp.nan), 0, axis=dim)
+
+
+_mark.defvjp(
+    lambda dim, y, is_rank: (_mark(dim, y, is_rank), is_rank),
+    lambda dim, is_rank, grad: (_mark(dim, grad, is_rank), None),
+)
+
+
+# ---- A missing cp_rank ----
+
+_warned: set = set()
+
+
+def warn_of_counting(tensors, side):
+    """Warns once for each set of mesh axes if positions restart on each device. JAX does not know which axes split tokens."""
+    if side.position_ids is not None or side.start_positions is not None or side.cu_seqlens is not None:
+        return
+    axes = _splitting_axes(tensors)
+    if not axes or axes in _warned:
+        return
+    message = (
+        "trope.jax.rotate counts positions from 0 on each device of the mesh axes %s. If one of them splits the tokens, pass"
+        " cp_size, cp_layout and cp_rank=jax.lax.axis_index(axis), or position_ids. If none does, cp_size=1 and cp_rank=0 turn"
+        " this warning off."
+    )
+    warnings.warn(message % ", ".join(map(repr, axes)), stacklevel=4)
+    _warned.add(axes)
+
+
+def _splitting_axes(tensors):
+    """Returns the names of the manual mesh axes over which tensors may be split."""
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = mesh.manual_axes
+    if axes and _call.varying_axes(jax.lax.axis_index(axes[0])):
+        varying = frozenset().union(*map(_call.varying_axes, tensors))
+        axes = [axis for axis in axes if axis in varying]  # otherwise unknown: jax.pmap, or check_vma=False
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
