@@ -94,6 +94,101 @@ def test_refused(name, way):
     assert text in str(caught.value)
 
 
+# A value that is traced, where a call needs Python's, and the options beside it.
+TRACED = {
+    "mscale": (1.5, {}), "inverse": (True, {}), "parts": (1, {}), "rotary_dim": (16, {}), "rotary_offset": (0, {}),
+    "shared_heads": (2, {}), "pair_axis": (np.zeros(8, "int32"), {}), "stream_positions": (True, {}), "threads": (1, {}),
+    "accumulate": (True, {}), "layout": (1, {}), "pairing": (1, {}), "rounding": (1, {}), "padding": (1, {}),
+    "out_of_range": (1, dict(inv_freq=INV_FREQ)), "cp_size": (2, dict(cp_rank=0, cp_layout="flat")),
+    "max_position": (7, dict(inv_freq=INV_FREQ)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("in_a_list", [False, True])
+@pytest.mark.parametrize("name", TRACED)
+def test_a_traced_value_of_a_setting_is_refused(name, in_a_list):
+    value, options = TRACED[name]
+
+    def rotate(x, value):
+        return trope.jax.rotate(x, **{**HALF, **options, name: [value] if in_a_list else value})
+
+    with pytest.raises(trope.Error, match="^%s is traced .*static_argnames" % name) as caught:
+        jax.jit(rotate)(X, value)
+    assert caught.value.argument == name
+    with pytest.raises(trope.Error, match="^%s is traced" % name):
+        jax.vmap(rotate, (None, 0))(X, jnp.stack([value] * 2))
+
+
+def test_traced_numbers_of_inv_freq_and_of_norms_are_refused():
+    with pytest.raises(trope.Error, match=r"^inv_freq is traced \(~float32\[\]\)"):
+        jax.jit(lambda f: trope.jax.rotate(X, **dict(HALF, inv_freq=[f] * 8)))(1.0)
+    with pytest.raises(trope.Error, match="^eps must be a finite number, not .*Tracer"):
+        jax.jit(lambda eps: trope.jax.rotate(X, **HALF, norms=trope.Norm(eps=eps)))(1e-5)
+
+
+INDICES = {
+    "position_ids": dict(HALF),
+    "start_positions": dict(HALF),
+    "cu_seqlens": dict(HALF, layout="thd", padding="zero"),
+    "cu_seqlens_padded": dict(HALF, layout="thd", padding="zero", cu_seqlens=np.array([0, 3])),
+}
+SMALL = {"position_ids": np.arange(7) - 3, "start_positions": np.array([-5, 2**31 - 1])}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_int64_indices_keep_their_values_or_are_refused(name):
+    options, x = INDICES[name], X[0] if "cu" in name else X
+    small = SMALL.get(name, np.array([0, 4]))
+    for rotate in trope.jax.rotate, jax.jit(lambda x, **given: trope.jax.rotate(x, **options, **given)):
+        given = options if rotate is trope.jax.rotate else {}
+        assert jax_cases.same_bits(rotate(x, **{name: small}, **given), trope.rotate(x, **{name: small}, **options))
+    for outside in (2**31, 2**32, -(2**31) - 1, 2**63 - 1):
+        large = np.where(np.arange(small.size) == small.size - 1, outside, small.ravel()).reshape(small.shape)
+        with pytest.raises(trope.Error, match="^%s has the value %d, .*jax_enable_x64" % (name, outside)) as caught:
+            jax.jit(lambda x: trope.jax.rotate(x, **{name: large}, **options))(x)  # noqa: B023
+        assert caught.value.argument == name
+    if "cu" not in name:
+        with jax.enable_x64(True):
+            assert jax_cases.same_bits(trope.jax.rotate(x, **{name: large}, **options), trope.rotate(x, **{name: large}, **options))
+
+
+WEIGHT = random(3, 16, dtype="float64")
+# Arrays of NumPy that JAX would change, and a part of the error.
+CHANGED = {
+    "tensors[0]": ("float64", X.astype("float64"), {}),
+    "freqs": ("float64", X, dict(TABLE, freqs=TABLE["freqs"].astype("float64"))),
+    "cos": ("float64", X, dict(TABLE, freqs=None, cos=np.ones((11, 8)), sin=np.ones((11, 8), "float32"))),
+    "norms[0].weight": ("float64", X, dict(HALF, norms=trope.Norm(WEIGHT, eps=1e-5))),
+    "position_ids": ("uint64", X, dict(HALF, position_ids=np.arange(7, dtype="uint64"))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_numpy_arrays_that_jax_would_cut_to_32_bits_are_refused(name):
+    dtype, x, options = CHANGED[name]
+    with pytest.raises(trope.Error, match="has dtype %s, which JAX cuts to .*32" % dtype) as caught:
+        trope.jax.rotate(x, **(options or HALF))
+    assert caught.value.argument == name
+    if name == "tensors[0]":
+        with jax.enable_x64(True):
+            assert jax_cases.same_bits(trope.jax.rotate(x, **HALF), trope.rotate(x, **HALF))
+
+
+@pytest.mark.parametrize("x, text", [
+    (X.astype(object), "has dtype .O, which JAX does not have"),
+    (X.astype(">f4"), "has dtype >f4"),
+    (X.astype("U3"), "has dtype <U3"),
+    (np.ma.masked_array(X, X > 0), "is a masked array"),
+    (jax.random.split(jax.random.key(0), X.shape), "has dtype key<fry>"),
+])  # fmt: skip
+def test_arrays_without_numbers_that_jax_has_are_refused(x, text):
+    for given, options in (([x], {}), ([X], {"position_ids": x[0, :, 0, 0]})):
+        for rotate in (trope.jax.rotate, lambda *x, **options: jax.jit(lambda y: trope.jax.rotate(*x, **options))(0)):
+            with pytest.raises(trope.Error, match=text) as caught:
+                rotate(*given, **HALF, **options)
+            assert caught.value.argument == ("position_ids" if options else "tensors[0]")
+
+
 def test_f64_tables_are_for_f64_tensors():
     with jax.enable_x64(True):
         with pytest.raises(trope.Error, match="^freqs has dtype float64"):

@@ -44,12 +44,12 @@ def _resolve(tensors, options, max_position):
     if not tensors:
         raise Error("tensors: none is given", "tensors")
     tensors = [as_array(x, "tensors[%d]" % i) for i, x in enumerate(tensors)]
+    refuse_traced(dict(options, max_position=max_position))
     refuse_options(options)
     norms = options.pop("norms", None)
     for name in ARRAYS:
         if options.get(name) is not None:
             options[name] = as_array(options[name], name)
-    refuse_traced(dict(options, max_position=max_position))
     if max_position is not None:
         integer(max_position, "max_position", 1)
         if not isinstance(options.get("inv_freq"), jax.Array):

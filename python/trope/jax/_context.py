@@ -31,6 +31,7 @@ def rotate(rank, tensors, spec, side, weights):
     """
     size, dim = spec.cp_size, DIMS[spec.layout].tokens
     tokens = tensors[0].shape[dim]
+    nearest = jax.lax.clamp(jnp.zeros_like(rank), rank, jnp.full_like(rank, size - 1)).astype(jnp.int32)
 
     def call(static_rank):
         return _sharding.rotate(tensors, spec._replace(cp_rank=static_rank), side, weights)
@@ -38,15 +39,14 @@ def rotate(rank, tensors, spec, side, weights):
     if side.position_ids is not None and side.cu_seqlens is None:
         return call(0)  # the rank has no effect
     if side.cu_seqlens is not None or side.start_positions is not None or size * tokens > INT32_MAX:
-        results = jax.lax.switch(rank, [functools.partial(call, each) for each in range(size)])
+        results = jax.lax.switch(nearest, [functools.partial(call, each) for each in range(size)])
     else:
         for each in {0, size - 1}:  # between them, they have the largest position in each cp_layout
             jax.eval_shape(functools.partial(call, each))
-        ids = _positions(spec.cp_layout, size, rank.astype(jnp.int32), tokens)
+        ids = _positions(spec.cp_layout, size, nearest, tokens)
         whole = spec._replace(cp_size=1, cp_rank=0, cp_layout="")
         results = _sharding.rotate(tensors, whole, side._replace(position_ids=ids), weights)
-    is_rank = (0 <= rank) & (rank < size)
-    return [_mark(dim, y, is_rank) for y in results]
+    return [_mark(dim, y, nearest == rank) for y in results]
 
 
 def _positions(cp_layout, size, rank, tokens):

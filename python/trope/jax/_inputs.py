@@ -25,11 +25,10 @@ def _constant(x, name):
         raise Error("%s is a masked array, and its mask would be lost: pass its data" % name, name)
     try:
         dtype = jax.dtypes.canonicalize_dtype(x.dtype)
-        array = jax.numpy.asarray(x)
+        if dtype == x.dtype:
+            return jax.numpy.asarray(x)
     except TypeError:
         raise Error("%s has dtype %s, which JAX does not have" % (name, x.dtype.str), name) from None
-    if dtype == x.dtype:
-        return array
     enable = 'or call jax.config.update("jax_enable_x64", True)'
     if x.dtype != numpy.int64:
         raise Error("%s has dtype %s, which JAX cuts to %s: convert it, %s" % (name, x.dtype, dtype, enable), name)
@@ -37,7 +36,7 @@ def _constant(x, name):
     for value in (x.min(), x.max()) if x.size else ():
         if not range32.min <= value <= range32.max:
             raise Error("%s has the value %d, which JAX cuts to 32 bits: pass smaller values, %s" % (name, value, enable), name)
-    return array
+    return jax.numpy.asarray(x.astype(dtype))
 
 
 def refuse_traced(options):
