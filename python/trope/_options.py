@@ -44,7 +44,7 @@ class Options(TypedDict, total=False):
     cu_seqlens_padded: Any
     padding: Literal["zero", "copy", "rotate"] | None
     cp_size: int | None
-    cp_rank: int | None
+    cp_rank: Any  # an int, or in trope.jax also a jax array
     cp_layout: Literal["contiguous", "zigzag", "striped", "flat"] | None
     shared_heads: int | Sequence[int]
     norms: Any  # a trope.Norm or None for each tensor
@@ -111,7 +111,8 @@ TABLE = {
     "stream_positions": Option("bool", False, """True counts positions through the whole packed stream. False counts them in
             each sequence."""),
     "cp_size": Option("int", None, "context parallel: the number of ranks. Requires cp_rank, and over 1 also cp_layout."),
-    "cp_rank": Option("int", None, "context parallel: this rank, 0 to cp_size - 1."),
+    "cp_rank": Option("int", None, """context parallel: this rank, 0 to cp_size - 1. In trope.jax, it may be traced
+            (jax.lax.axis_index)."""),
     "cp_layout": Option("str", None, """context parallel: how tokens are split over the ranks: "contiguous", "zigzag"
             (Megatron-Core), "striped", "flat"."""),
     "rotary_dim": Option("int[]", None, """the number of elements of a head that rotate, for all tensors or one for each. -1

@@ -1,4 +1,4 @@
-"""trope.jax.rotate of tokens that are split over the devices of a shard_map: cp_rank may be traced, and must not be forgotten."""
+"""trope.jax.rotate of tokens that are split over the devices of a shard_map: a traced cp_rank, and a warning without it."""
 
 import warnings
 
@@ -77,10 +77,8 @@ def test_a_traced_rank_has_the_bits_of_a_known_one(name, cp_layout):
 
 def test_the_gradient_of_a_table_is_that_of_a_known_rank():
     def gradient(rank, freqs):
-        call = lambda freqs: trope.jax.rotate(  # noqa: E731
-            X, freqs=freqs, angle_columns="pair", layout="bshd", pairing="half", cp_size=SIZE, cp_rank=rank, cp_layout="zigzag"
-        )
-        return jax.grad(lambda freqs: (call(freqs) ** 3).sum())(freqs)
+        cp = dict(cp_size=SIZE, cp_rank=rank, cp_layout="zigzag")
+        return jax.grad(lambda freqs: (trope.jax.rotate(X, **{**TABLE, "freqs": freqs}, **cp) ** 3).sum())(freqs)
 
     assert same_bits(jax.jit(gradient)(1, TABLE["freqs"]), gradient(1, TABLE["freqs"]))
 
@@ -170,6 +168,14 @@ def test_a_traced_rank_out_of_range_writes_nan_to_first_tokens(name, rank):
         rotate(jnp.int32(rank), *tensors)
 
 
+def test_a_rank_of_64_bits():
+    rotate, _ = rotate_by((X,), HALF, "zigzag")
+    with jax.enable_x64(True):
+        for rank in range(SIZE):
+            assert all_same(jax.jit(rotate)(jnp.int64(rank), X), rotate(rank, X))
+        assert np.isnan(jax.jit(rotate)(jnp.int64(2**32), X)[0][:, 0]).all()
+
+
 REFUSED = {
     "a float": (dict(cp_rank=1.0), {}, "cp_rank", "not float32"),
     "a bool": (dict(cp_rank=True), {}, "cp_rank", "not bool"),
@@ -178,7 +184,7 @@ REFUSED = {
     "no layout": (dict(cp_rank=1, cp_layout=None), {}, "cp_layout", "is missing"),
     "tokens that zigzag cannot split": (dict(cp_rank=1), {"x": X[:, :7]}, "tensors[0]", "must be divisible by 4"),
     "a table of one rank": (
-        dict(cp_rank=0), {**TABLE, "inv_freq": None, "freqs": TABLE["freqs"][:15]}, "freqs", "rows of freqs .15. must be more"),
+        dict(cp_rank=0), {**TABLE, "inv_freq": None, "freqs": TABLE["freqs"][:15]}, "freqs", "freqs .15. must be more"),
     "a table of one rank, striped": (
         dict(cp_rank=0, cp_layout="striped"), {**TABLE, "inv_freq": None, "freqs": TABLE["freqs"][:15]}, "freqs", "rows"),
     "padding alone": (dict(cp_rank=1), dict(padding="zero"), "padding", "cu_seqlens is missing"),

@@ -6,6 +6,9 @@ It needs jax 0.11 or later. The arrays among the options may be traced. Wrong sh
 a call is traced. Values of indices can only be checked when the call runs: wrong values raise an error of JAX's runtime on
 the CPU. On CUDA, the results of their tokens are NaN.
 
+Inside jax.shard_map, pass cp_rank=jax.lax.axis_index(axis) with cp_size and cp_layout, or position_ids, if the tokens are
+split over an axis. Without them, positions start at 0 on each device, and a warning says so once.
+
 In jitted code a call writes its results to the memory of its tensors, if nothing else reads the tensors. Otherwise, XLA
 first copies them, for example if the caller of a jitted function does not donate them.
 

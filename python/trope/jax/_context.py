@@ -1,4 +1,4 @@
-"""Tokens that are split over the devices of jax.shard_map: a cp_rank that is a jax array, and a warning where it is missing."""
+"""Tokens that are split over the devices of a jax.shard_map: a cp_rank that is traced, and a warning if it is missing."""
 
 import functools
 import warnings
@@ -31,7 +31,7 @@ def rotate(rank, tensors, spec, side, weights):
     """
     size, dim = spec.cp_size, DIMS[spec.layout].tokens
     tokens = tensors[0].shape[dim]
-    nearest = jax.lax.clamp(jnp.zeros_like(rank), rank, jnp.full_like(rank, size - 1)).astype(jnp.int32)
+    nearest = jnp.clip(rank, 0, size - 1).astype(jnp.int32)
 
     def call(static_rank):
         return _sharding.rotate(tensors, spec._replace(cp_rank=static_rank), side, weights)
@@ -80,16 +80,16 @@ _warned: set = set()
 
 
 def warn_of_counting(tensors, side):
-    """Warns once for each set of mesh axes if positions restart on each device. JAX does not know which axes split tokens."""
+    """Warns once for each set of mesh axes if positions restart on each device. JAX cannot say which axis splits tokens."""
     if side.position_ids is not None or side.start_positions is not None or side.cu_seqlens is not None:
         return
     axes = _splitting_axes(tensors)
     if not axes or axes in _warned:
         return
     message = (
-        "trope.jax.rotate counts positions from 0 on each device of the mesh axes %s. If one of them splits the tokens, pass"
-        " cp_size, cp_layout and cp_rank=jax.lax.axis_index(axis), or position_ids. If none does, cp_size=1 and cp_rank=0 turn"
-        " this warning off."
+        "trope.jax.rotate counts positions from 0 on each device of the mesh axes %s. If one of them splits the tokens,"
+        " pass cp_size, cp_layout and cp_rank=jax.lax.axis_index(axis), or position_ids. If none does, cp_size=1 and"
+        " cp_rank=0 turn this warning off."
     )
     warnings.warn(message % ", ".join(map(repr, axes)), stacklevel=4)
     _warned.add(axes)

@@ -35,7 +35,8 @@ def _constant(x, name):
     range32 = numpy.iinfo(dtype)
     for value in (x.min(), x.max()) if x.size else ():
         if not range32.min <= value <= range32.max:
-            raise Error("%s has the value %d, which JAX cuts to 32 bits: pass smaller values, %s" % (name, value, enable), name)
+            message = "%s has the value %d, which JAX cuts to 32 bits: pass smaller values, %s"
+            raise Error(message % (name, value, enable), name)
     return jax.numpy.asarray(x.astype(dtype))
 
 
@@ -46,7 +47,7 @@ def refuse_traced(options):
             continue
         for each in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(each, jax.core.Tracer):
-                message = "%s is traced (%s), but must be known when the call is traced: list it in static_argnames of jax.jit"
+                message = "%s is traced (%s), but a call needs its value: list it in static_argnames of jax.jit"
                 raise Error(message % (name, jax.typeof(each)), name)
 
 
