@@ -1,5 +1,6 @@
 """trope.jax.rotate of tokens that are split over the devices of a shard_map: a traced cp_rank, and a warning without it."""
 
+import re
 import warnings
 
 import jax_cases
@@ -162,10 +163,16 @@ def test_a_traced_rank_out_of_range_writes_nan_to_first_tokens(name, rank):
     tensors, options = CASES[name]
     rotate, gradient = rotate_by(tensors, options, "contiguous")
     at = options["layout"].index("s") if "s" in options["layout"] else 0
-    for y in jax.jit(rotate)(rank, *tensors) + jax.jit(gradient)(rank, *tensors):
+    for y in jax.jit(rotate)(rank, *tensors) + jax.jit(gradient)(rank, *tensors):  # the loss is not linear
         assert np.isnan(np.take(np.asarray(y), 0, at)).all()
     with pytest.raises(trope.Error, match="^cp_rank must be 0 to"):
         rotate(jnp.int32(rank), *tensors)
+
+
+def test_a_traced_rank_leaves_results_in_place():
+    rotate, _ = rotate_by((X,), HALF, "zigzag")
+    text = jax.jit(rotate, donate_argnums=1).lower(1, X).compile().as_text()
+    assert "output_to_operand_aliasing" in text and not re.findall(r"= \S+ copy\(", text)
 
 
 def test_a_rank_of_64_bits():

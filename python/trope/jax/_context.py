@@ -60,18 +60,15 @@ def _positions(cp_layout, size, rank, tokens):
     return i + rank * tokens
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _mark(dim, y, is_rank):
-    """Writes NaN to the first token of y, unless is_rank, which is false if cp_rank is wrong. The gradient gets the same
-    NaN. XLA writes this token in place, where a selection of all tokens would be another pass over the tensor."""
+    """Writes NaN to the first token of y, unless is_rank, which is false if cp_rank is wrong. XLA writes this token in
+    place, where a selection of all tokens would be another pass over y. Derivatives are those of y, for the same reason."""
     first = jax.lax.slice_in_dim(y, 0, min(1, y.shape[dim]), axis=dim)
     return jax.lax.dynamic_update_slice_in_dim(y, jnp.where(is_rank, first, jnp.nan), 0, axis=dim)
 
 
-_mark.defvjp(
-    lambda dim, y, is_rank: (_mark(dim, y, is_rank), is_rank),
-    lambda dim, is_rank, grad: (_mark(dim, grad, is_rank), None),
-)
+_mark.defjvp(lambda dim, primals, tangents: (_mark(dim, *primals), tangents[0]))
 
 
 # ---- A missing cp_rank ----
