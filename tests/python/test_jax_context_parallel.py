@@ -136,6 +136,18 @@ def test_the_devices_of_a_shard_map_continue_the_positions(packed, check_vma):
     assert same_bits(dx, expected) and np.allclose(dw, summed, rtol=1e-4, atol=1e-4 * np.abs(summed).max())
 
 
+@pytest.mark.parametrize("name", ["thd", "packed", "ids of padded"])
+def test_each_device_of_a_shard_map_may_have_the_same_tokens(name):
+    (x,), options = CASES[name]
+    call = lambda x, rank: trope.jax.rotate(x, cp_size=2, cp_rank=rank, cp_layout="zigzag", **options)  # noqa: E731
+    local = lambda x: call(x, jax.lax.axis_index("cp"))[None]  # noqa: E731
+    split = jax.shard_map(local, mesh=mesh_of(cp=2, tp=4), in_specs=P(), out_specs=P("cp"))
+    loss = lambda x: (split(x) * np.array([1, 2], "float32").reshape(2, 1, 1, 1)).sum()  # noqa: E731
+    assert all_same(jax.jit(split)(x), [call(x, rank) for rank in range(2)])
+    expected = sum((rank + 1) * jax.grad(lambda x, rank=rank: call(x, rank).sum())(x) for rank in range(2))
+    assert np.allclose(jax.jit(jax.grad(loss))(x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_pmap_and_scan_with_checkpoint():
     x = random(7, 2, 2, TOKENS, 4, 16)  # [devices, batch, tokens, ...]
     call = lambda x, rank: trope.jax.rotate(x, **HALF, cp_size=2, cp_rank=rank, cp_layout="zigzag")  # noqa: E731

@@ -31,13 +31,14 @@ def rotate(rank, tensors, spec, side, weights):
     """
     size, dim = spec.cp_size, DIMS[spec.layout].tokens
     tokens = tensors[0].shape[dim]
+    if side.position_ids is not None and side.cu_seqlens is None:
+        return _sharding.rotate(tensors, spec, side, weights)  # the rank has no effect
     nearest = jnp.clip(rank, 0, size - 1).astype(jnp.int32)
+    tensors, weights, side = _vary_like(rank, (tensors, weights, side))
 
     def call(static_rank):
         return _sharding.rotate(tensors, spec._replace(cp_rank=static_rank), side, weights)
 
-    if side.position_ids is not None and side.cu_seqlens is None:
-        return call(0)  # the rank has no effect
     if side.cu_seqlens is not None or side.start_positions is not None or size * tokens > INT32_MAX:
         results = jax.lax.switch(nearest, [functools.partial(call, each) for each in range(size)])
     else:
@@ -47,6 +48,17 @@ def rotate(rank, tensors, spec, side, weights):
         whole = spec._replace(cp_size=1, cp_rank=0, cp_layout="")
         results = _sharding.rotate(tensors, whole, side._replace(position_ids=ids), weights)
     return [_mark(dim, y, nearest == rank) for y in results]
+
+
+def _vary_like(rank, arrays):
+    """Makes the types of all arrays vary over the mesh axes that the rank varies over. Gradients are then summed over these
+    axes, which lax.switch does not do for an index that varies."""
+
+    def vary(x):
+        missing = tuple(_call.varying_axes(rank) - _call.varying_axes(x))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(vary, arrays)
 
 
 def _positions(cp_layout, size, rank, tokens):
