@@ -28,6 +28,7 @@ from ._config_keys import (
     UNREADABLE_KEYS,
     YARN_IS_LONGROPE,
     of_model,
+    reads,
 )
 from ._errors import Error, closest
 from ._values import integer, number, shown
@@ -62,6 +63,17 @@ def same(a, b):
         return bool(a == b)
     except Exception:  # the comparison of arrays is an array, and classes of the caller may do anything
         return False
+
+
+def differences(a, b):
+    """Returns two texts that show how two values differ. Of two dicts, they show the first key whose values differ."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in [*a, *b]:
+            if key not in a or key not in b:
+                return tuple("%s: %s" % (key, shown(each[key])) if key in each else "no %s" % key for each in (a, b))
+            if not same(a[key], b[key]):
+                return tuple("%s: %s" % (key, text) for text in differences(a[key], b[key]))
+    return shown(a), shown(b)
 
 
 def listed(names):
@@ -141,12 +153,24 @@ class Keys:
         found = [(name, value) for name in names if (value := self._one(name)) is not None]
         for name, value in found[1:]:
             if not same(value, found[0][1]):
-                fail(name, "(%s) contradicts %s (%s)", shown(value), found[0][0], shown(found[0][1]))
+                this, first = differences(value, found[0][1])
+                fail(name, "(%s) contradicts %s (%s)", this, found[0][0], first)
         return found[0] if found else (names[0], None)
 
     def get(self, *names):
         """Returns the value that find() finds."""
         return self.find(*names)[1]
+
+    def refuse_unused(self, *names):
+        """Refuses these names of one key if some have a value, but the class of the model uses none of those."""
+        given, used = [], []
+        for name in names:
+            given += [name] if self._one(name) is not None else []
+            used += [name] if reads(self.model_type, name) else []
+        if given and not set(given).intersection(used):
+            text = "(%s) is not used by the class of a %s%s"
+            instead = ": give " + used[0] if used else ""
+            fail(given[0], text, shown(self._one(given[0])), self.model_type, instead)
 
     def is_null(self, name):
         """Whether the config has this key with the value null."""
@@ -218,7 +242,7 @@ def language_model(keys):
             inner = _rope_layers(text)[0].get(name)
         if not same(outer, inner):
             text_says = "is %s in the config and %s in its text_config: remove the one that is not meant"
-            fail(name, text_says, shown(outer), shown(inner))
+            fail(name, text_says, *differences(outer, inner))
     return text
 
 
@@ -228,7 +252,7 @@ def language_model(keys):
 def refuse_without_rotation(keys):
     """Refuses a config of a model that does not rotate at all, and names the key that decides this."""
     if keys.model_type in OTHER_ROTATION:
-        fail("model_type", "(%r) rotates by two axes of an image, and no rope_type describes that", keys.model_type)
+        fail("model_type", "(%r) rotates by axes of an image or a video: no rope_type describes that", keys.model_type)
     if keys.model_type in NO_ROTATION:
         fail("model_type", "(%r) is a model without a rotary embedding", keys.model_type)
     for key, (rotating, of_models) in ROTATES.items():
@@ -264,12 +288,37 @@ def refuse_misspelt(keys):
 # ---- The rope dict of one layer type ----
 
 
+def _rope_dict(keys):
+    """Returns (name, rope dict) of rope_parameters or rope_scaling, with {} if there is neither.
+
+    A config may have both, if they mean the same: the keys in FALLBACKS may be in a dict or beside it.
+    """
+    found = {name: rope for name in ("rope_parameters", "rope_scaling") if (rope := keys.get(name)) is not None}
+    for name, rope in found.items():
+        if not isinstance(rope, Mapping):
+            fail(name, "must be a dict or null, not %s", shown(rope))
+    if len(found) == 2:
+        new, old = (_completed(keys, rope) for rope in found.values())
+        if not same(new, old):
+            old, new = differences(old, new)
+            fail("rope_scaling", "(%s) contradicts rope_parameters (%s): remove one of them", old, new)
+    else:
+        keys.refuse_unused("rope_scaling", "rope_parameters")
+    return next(iter(found.items()), ("rope_parameters", {}))
+
+
+def _completed(keys, rope):
+    """Returns a rope dict without nulls, with its rule as rope_type, and with the config's own values of FALLBACKS."""
+    outer = {} if any(isinstance(value, Mapping) for value in rope.values()) else FALLBACKS
+    whole = {key: keys.get(*names) for key, names in outer.items()}
+    whole.update((key, value) for key, value in rope.items() if value is not None and key != "type")
+    whole["rope_type"] = rule_of(rope, keys.model_type) or "default"
+    return {key: value for key, value in whole.items() if value is not None}
+
+
 def _rope_layers(keys):
     """Returns the rope dict ({} if there is none), and the dicts by layer type in it ({} if one dict is for all layers)."""
-    name, rope = keys.find("rope_parameters", "rope_scaling")
-    rope = {} if rope is None else rope
-    if not isinstance(rope, Mapping):
-        fail(name, "must be a dict or null, not %s", shown(rope))
+    name, rope = _rope_dict(keys)
     if any(isinstance(value, Mapping) for value in rope.values()):
         known = ROPE_KEYS.union(IGNORED_KEYS)
         return rope, {
@@ -306,6 +355,8 @@ def _old_layers(keys, rope_name, rope):
             "of a %s must have a dict for each layer type: full_attention, sliding_attention",
             keys.model_type,
         )
+    if rope.get("rope_type") is None and rule_of(rope, keys.model_type) not in (None, "default"):
+        _refuse_type(keys, rope)
     full_key, full_base, sliding_key, sliding_base, both_scaled = layout
     layers = {"full_attention": dict(rope), "sliding_attention": dict(rope) if both_scaled else {}}
     bases = ((full_key, full_base), (sliding_key, sliding_base))
@@ -383,13 +434,35 @@ def read_rope(keys, layer_type):
         fail("layer_type", "(%r) is given, but all layers that rotate do so alike: leave it out", layer_type)
     rope = dict(layers[layer_type] if layers else outer)
     for key, names in FALLBACKS.items():
-        rope[key] = keys.get(*names) if rope.get(key) is None else rope[key]
-    rope["rope_type"] = rule_of(rope, keys.model_type)
+        if rope.get(key) is None:
+            rope[key] = _beside(keys, layer_type, key, names)
+    rule = rule_of(rope, keys.model_type)
+    if rope.get("rope_type") is None and rule not in (None, "default") and not reads(keys.model_type, "type"):
+        _refuse_type(keys, rope)
+    rope["rope_type"] = rule
     if layers:
         _move_truncate(outer, rope)
     else:
         _refuse_unreadable(keys, rope)
     return rope, layer_type
+
+
+def _refuse_type(keys, rope):
+    fail("type", "(%r) is not used by the class of a %s: give rope_type", rope["type"], keys.model_type)
+
+
+def _beside(keys, layer_type, key, names):
+    """Returns the value that the config itself has for a key that the rope dict lacks, or None."""
+    value, layout = keys.get(*names), of_model(LAYERED, keys.model_type)
+    if value is None:
+        return None
+    if key == "rope_theta":
+        keys.refuse_unused(*names)
+        if layer_type is not None and layout is not None and (layer_type, layout[0]) != ("full_attention", key):
+            fail(key, "is missing in the dict of %s, and a %s uses no rope_theta beside it", layer_type, keys.model_type)
+    elif keys.get(key) is None and not same(value, 1):
+        keys.refuse_unused(*names)
+    return value
 
 
 def rule_of(rope, model_type):
@@ -437,4 +510,6 @@ def _global_head_dim(keys):
     wide = keys.get("global_head_dim")
     if wide is None and keys.model_type in GLOBAL_HEAD_DIM:
         fail("global_head_dim", "is missing: it is the head_dim of full_attention layers")
+    if keys.get("head_dim") is None or not same(wide, keys.get("head_dim")):
+        keys.refuse_unused("global_head_dim")
     return {} if wide is None else {"head_dim": wide}

@@ -1,8 +1,13 @@
 """Facts about the configs of Hugging Face models, for trope.frequencies: keys, their other names, and the values that
 classes of transformers 5.24 use if a config does not have them.
 
-These tables grow with transformers. Their readers, _config.py and frequencies.py, do not need to grow with them.
+These tables grow with transformers. Their readers, _config.py, frequencies.py and _models.py, do not need to grow with
+them.
 """
+
+from __future__ import annotations
+
+from typing import NamedTuple
 
 # ---- Keys of the rope dict (rope_parameters, formerly rope_scaling) ----
 
@@ -56,8 +61,6 @@ FALLBACKS = {
     "rope_theta": ("rope_theta", "rotary_emb_base"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
 }
-# Models whose rotary_dim is the number of elements of a head that rotate. transformers ignores it in other models.
-READS_ROTARY_DIM = (None, "gptj", "codegen", "minimax_m2")
 # Keys that give layers different rotations or bases, in configs that only the model's own code reads.
 UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_ratio")
 
@@ -97,8 +100,15 @@ NO_ROTATION = frozenset(
     "roc_bert rwkv squeezebert switch_transformers t5 umt5 xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod yoso "
     "zamba".split()
 )
-# Image models, which compute frequencies in another way for every rope_type.
-OTHER_ROTATION = ("dinov3_vit", "eomt_dinov3", "llama4_vision_model", "pixtral", "sapiens2")
+# Models that rotate by the axes of an image or a video, for every rope_type.
+OTHER_ROTATION = frozenset(
+    "cohere_compass_vision dinov3_vit dots3_note_vision_encoder edgetam_video eomt_dinov3 ernie4_5_vl_moe_vision "
+    "exaone4_5_vision gemma4_vision glm4v_moe_vision glm4v_vision glm5_next_vision glm_image_vision glm_ocr_vision "
+    "inkling2_vision kimi_k25_vision lfm3_vl_vision llama4_vision_model minimax_m3_vl_vision mlcd mlcd_vision_model "
+    "muse_glimmer_vision muse_spark_vision paddleocr_vl_vision pixtral qwen2_5_omni_vision_encoder qwen2_5_vl_vision "
+    "qwen2_vl_vision qwen3_5_moe_vision qwen3_5_vision qwen3_omni_moe_vision_encoder qwen3_vl_moe_vision qwen3_vl_vision "
+    "qwen4_exp_vision sam2_video sam3_tracker_video sam3_vit_model sapiens2 step3p5_vision video_llama_3_vision".split()
+)
 
 # Models with two rotations. Their configs of transformers 4 have only one rope_scaling. An entry has the key of the base of
 # full layers, the class's value of the key (None: it is required), and the same for sliding layers. Its last value tells
@@ -124,7 +134,7 @@ GLOBAL_HEAD_DIM = ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text",
 _HEAD_DIM = {
     0: "zamba2",
     32: "axk2 minicpm3",
-    64: "axk1 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa gpt_oss hy_v4 hy_v4_vl_text longcat_flash "
+    64: "axk1 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa gpt_oss hy_v4 hy_v4_vl_text longcat_flash "
     "mistral_large4_text muse_spark_text neomme neucodec openai_privacy_filter qwen2_5_omni_dit sarvam_mla sarvam_moe "
     "voxtral_realtime_encoder xcodec2 youtu",
     80: "timesfm2_5",
@@ -140,8 +150,7 @@ _HEAD_DIM = {
     512: "deepseek_v4",
 }
 _PARTIAL = {
-    0: "dots3_note_text efficientloftr mistral4 neomme",
-    0.125: "deepseek_v4",
+    0: "deepseek_v4 dots3_note_text efficientloftr mistral4 neomme",
     0.2: "musicflamingo",
     0.25: "gpt_neox qwen3_5_moe_text qwen3_5_text qwen3_next stablelm",
     0.334: "mimo_v2_flash",
@@ -149,6 +158,12 @@ _PARTIAL = {
     "recurrent_gemma",
     0.9: "moonshine",
 }
+
+
+def bare(model_type):
+    """Returns a model_type without the suffix that language models have in multimodal models, "" for None."""
+    name = model_type or ""
+    return name.removesuffix("_model").removesuffix("_text") if "_text" in name else name
 
 
 def of_model(table, model_type):
@@ -162,3 +177,99 @@ def _by_model(groups):
 
 CLASS_HEAD_DIM = _by_model(_HEAD_DIM)
 CLASS_PARTIAL = _by_model(_PARTIAL)
+
+# ---- Families of models. The model_type of a language model is without its suffix _text or _text_model here ----
+
+
+class Family(NamedTuple):
+    pairing: str
+    pairing_out: str | None = None
+    is_trailing: bool = False
+    inverse: bool = False
+
+
+UNKNOWN = Family(None)
+_MODELS = {
+    Family("half"): "afmoe apertus apertus1p5 arcee aria bamba beam bitnet chameleon cohere_compass cosmos3_edge csm "
+    "csm_depth_decoder_model cwm dbrx deepseek_ocr2 dia_decoder dia_encoder diffllama diffusion_gemma doge dory dots1 "
+    "embedding_gemma2 emu3 esm esmc eurobert evolla exaone exaone4 exaone_moe falcon falcon_h1 flex_olmo flint gemma gemma2 "
+    "gemma3 gemma3n gemma4 gemma4_unified glm4_moe glm4v_moe glm_image glmasr_encoder gpt_neox gpt_neox_japanese gpt_oss "
+    "gradium_phonon_tts granite granite4_vision granite_docling granite_swa granitemoe granitemoe_swa granitemoehybrid "
+    "granitemoeshared gte higgs_audio_v2 hrm hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 "
+    "iquestcoder jais2 jetmoe jina_embeddings_v3 kolibri1 laguna lara_mini lfm2 lfm2_moe lfm3 llama mellum mimo_v2_flash "
+    "minimax minimax_m2 minimax_m3_vl ministral ministral3 mistral mixtral mllama modernbert modernbert-decoder molmo2 "
+    "muse_glimmer muse_spark nemotron neomme nomic_bert olmo olmo2 olmo3 olmo_hybrid olmoe paddleocr_vl persimmon phi phi3 "
+    "phi4_multimodal phimoe qwen2 qwen2_5_omni qwen2_5_omni_talker qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe "
+    "qwen3_moe qwen3_next qwen3_omni_moe qwen3_omni_moe_talker qwen3_omni_moe_talker_code_predictor qwen3_vl qwen3_vl_moe "
+    "qwen4_exp recurrent_gemma sarvam_moe seed_oss smollm3 solar_open stablelm starcoder2 step3p5 t5_gemma_module t5gemma2 "
+    "t5gemma2_decoder ultrabert unlimited_ocr vaultgemma voxtral_realtime zamba2 zaya",
+    Family("half", inverse=True): "nanochat",
+    Family("half", is_trailing=True): "hy_v4 minicpm3",
+    Family("interleaved"): "blt_global_transformer blt_local_decoder blt_local_encoder blt_patcher codegen cohere cohere2 "
+    "cohere2_moe ernie4_5 ernie4_5_moe ernie4_5_vl_moe glm glm4 glm4v glm_ocr gptj helium llama4 openai_privacy_filter",
+    Family("interleaved", is_trailing=True): "deepseek_v2 deepseek_v4 hy_v4_vl",
+    Family("interleaved", "half", True): "axk1 axk2 bailing_hybrid deepseek_v3 deepseek_v32 dots3_note glm4_moe_lite "
+    "glm_moe_dsa longcat_flash mistral4 mistral_large4 sarvam_mla youtu",
+}  # fmt: skip
+FAMILIES = {model: family for family, models in _MODELS.items() for model in models.split()}
+
+# ---- Keys that a class ignores, or cannot use ----
+
+# Models that use partial_rotary_factor. Others ignore the factor and rotate whole heads, or fail.
+READS_PARTIAL = frozenset(
+    "bamba glm glm4 glm4_moe glm4v glm4v_moe glm_image glm_ocr glmasr_encoder gpt_neox gpt_neox_japanese laguna mimo_v2_flash "
+    "minimax_m2 minimax_m3_vl nemotron neomme persimmon phi phi3 phi4_multimodal qwen3_5 qwen3_5_moe qwen3_next qwen4_exp "
+    "recurrent_gemma sarvam_moe stablelm step3p5 zaya".split()
+)
+# Models with trailing windows, whose window is head_dim * partial_rotary_factor. That of the others is qk_rope_head_dim.
+TRAILING_BY_PARTIAL = ("deepseek_v4", "dots3_note", "mistral4")
+# Audio and other models whose position has one axis: the ones that use partial_rotary_factor, and the ones that do not.
+_OTHERS_WITH_PARTIAL = (
+    "dots3_note_audio_encoder efficientloftr moonshine moonshine_streaming musicflamingo nemotron3_5_transcribe_asr_audio "
+    "nemotron3_5_transcribe_word_timestamp nemotron3_diarization_audio".split()
+)
+_OTHERS = (
+    "EvollaModel deepseek_ocr2_encoder hunyuan_vl idefics kyutai_speech_to_text lasr_encoder mimi mimi_decoder mimi_encoder "
+    "moshi muse_glimmer_assistant neucodec pe_audio_encoder pe_audio_video_encoder pe_video_encoder pocket_tts "
+    "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2_5_omni_dit "
+    "timesfm2_5 voxtral_realtime_encoder xcodec2".split()
+)
+NEOX = ("gpt_neox", "gpt_neox_japanese")
+# Keys that only these models use, of all models in this file.
+READ_BY = {
+    "partial_rotary_factor": READS_PARTIAL.union(_OTHERS_WITH_PARTIAL, TRAILING_BY_PARTIAL, ["glm4_moe_lite"]),
+    "rotary_pct": NEOX,
+    "rotary_emb_base": NEOX,
+    "rotary_dim": ("codegen", "gptj", "minimax_m2"),
+    "qk_rope_head_dim": [model for model, family in FAMILIES.items() if family.is_trailing],
+    "attention_head_dim": ("hunyuan_vl", "zamba2"),
+    "n_embd": ("codegen", "gptj"),
+    "n_head": ("codegen", "gptj"),
+    "d_model": ("dbrx", "voxtral_realtime_encoder"),
+    "n_heads": ("dbrx",),
+    "global_head_dim": [bare(model) for model in GLOBAL_HEAD_DIM],
+}
+# Keys that these models do not use, unlike all others. (rope_theta: outside the rope dict. type: in it.)
+NOT_READ_BY = {
+    "rope_theta": (*NEOX, "step3p5", "ultrabert"),
+    "rope_scaling": ("cohere2_moe",),
+    "rope_type": ("codegen", "esm", "gptj"),
+    "type": ("neomme",),
+    "head_dim": ("deepseek_ocr2", "dots3_note_audio_encoder", "unlimited_ocr"),
+}
+_KNOWN = frozenset(FAMILIES).union(map(bare, _OTHERS + _OTHERS_WITH_PARTIAL))
+# Models whose class has its own rope_parameters, which it uses if a config has no rope dict, whatever rope_theta is.
+OWN_ROPE = frozenset(
+    "apertus apertus1p5 beam cosmos3_edge cwm deepseek_v4 diffusion_gemma dory dots3_note embedding_gemma2 gemma4 "
+    "gemma4_unified gpt_oss higgs_audio_v2 laguna lfm3 mellum mimo_v2_flash ministral3 mistral4 mistral_large4 "
+    "moonshine_streaming muse_spark nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_word_timestamp neomme "
+    "openai_privacy_filter step3p5 ultrabert zaya".split()
+)
+# Models whose class computes with this base, whatever rope_theta is.
+OWN_BASE = {"codegen": 10000.0, "gptj": 10000.0}
+
+
+def reads(model_type, key):
+    """Whether the class of a model uses a key. Unknown models use all keys."""
+    name = bare(model_type)
+    return name not in _KNOWN or name in READ_BY.get(key, _KNOWN) and name not in NOT_READ_BY.get(key, ())

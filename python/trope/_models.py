@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ._config import fail
+from ._config_keys import FAMILIES, UNKNOWN, bare
 from ._errors import Error
 from ._values import shown
 from .frequencies import read_rotation
@@ -35,47 +36,8 @@ class ModelRotation(NamedTuple):
     model_type: str
 
 
-# ---- Tables. The model_type of a language model is without its suffix _text or _text_model here ----
+# ---- Tables. FAMILIES is in _config_keys.py ----
 
-
-class _Family(NamedTuple):
-    pairing: str
-    pairing_out: str | None = None
-    is_trailing: bool = False
-    inverse: bool = False
-
-
-_UNKNOWN = _Family(None)
-_MODELS = {
-    _Family("half"): "afmoe apertus apertus1p5 arcee aria bamba beam bitnet chameleon cohere_compass cosmos3_edge csm "
-    "csm_depth_decoder_model cwm dbrx deepseek_ocr2 dia_decoder dia_encoder diffllama diffusion_gemma doge dory dots1 "
-    "embedding_gemma2 emu3 esm esmc eurobert evolla exaone exaone4 exaone_moe falcon falcon_h1 flex_olmo flint gemma gemma2 "
-    "gemma3 gemma3n gemma4 gemma4_unified glm4_moe glm4v_moe glm_image glmasr_encoder gpt_neox gpt_neox_japanese gpt_oss "
-    "gradium_phonon_tts granite granite4_vision granite_docling granite_swa granitemoe granitemoe_swa granitemoehybrid "
-    "granitemoeshared gte higgs_audio_v2 hrm hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 "
-    "iquestcoder jais2 jetmoe jina_embeddings_v3 kolibri1 laguna lara_mini lfm2 lfm2_moe lfm3 llama mellum mimo_v2_flash "
-    "minimax minimax_m2 minimax_m3_vl ministral ministral3 mistral mixtral mllama modernbert modernbert-decoder molmo2 "
-    "muse_glimmer muse_spark nemotron neomme nomic_bert olmo olmo2 olmo3 olmo_hybrid olmoe paddleocr_vl persimmon phi phi3 "
-    "phi4_multimodal phimoe qwen2 qwen2_5_omni qwen2_5_omni_talker qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe "
-    "qwen3_moe qwen3_next qwen3_omni_moe qwen3_omni_moe_talker qwen3_omni_moe_talker_code_predictor qwen3_vl qwen3_vl_moe "
-    "qwen4_exp recurrent_gemma sarvam_moe seed_oss smollm3 solar_open stablelm starcoder2 step3p5 t5_gemma_module t5gemma2 "
-    "t5gemma2_decoder ultrabert unlimited_ocr vaultgemma voxtral_realtime zamba2 zaya",
-    _Family("half", inverse=True): "nanochat",
-    _Family("half", is_trailing=True): "hy_v4 minicpm3",
-    _Family("interleaved"): "blt_global_transformer blt_local_decoder blt_local_encoder blt_patcher codegen cohere cohere2 "
-    "cohere2_moe ernie4_5 ernie4_5_moe ernie4_5_vl_moe glm glm4 glm4v glm_ocr gptj helium llama4 openai_privacy_filter",
-    _Family("interleaved", is_trailing=True): "deepseek_v2 deepseek_v4 hy_v4_vl",
-    _Family("interleaved", "half", True): "axk1 axk2 bailing_hybrid deepseek_v3 deepseek_v32 dots3_note glm4_moe_lite "
-    "glm_moe_dsa longcat_flash mistral4 mistral_large4 sarvam_mla youtu",
-}  # fmt: skip
-FAMILIES = {model: family for family, models in _MODELS.items() for model in models.split()}
-# Models that read partial_rotary_factor. Models with trailing windows do so too. All others ignore the factor and rotate
-# whole heads, or fail.
-READS_PARTIAL = frozenset(
-    "bamba glm glm4 glm4_moe glm4v glm4v_moe glm_image glm_ocr glmasr_encoder gpt_neox gpt_neox_japanese laguna mimo_v2_flash "
-    "minimax_m2 minimax_m3_vl nemotron neomme persimmon phi phi3 phi4_multimodal qwen3_5 qwen3_5_moe qwen3_next qwen4_exp "
-    "recurrent_gemma sarvam_moe stablelm step3p5 zaya".split()
-)
 # Models that read rope_interleave. If it is false, their weights are reordered, and they use half pairing.
 READS_INTERLEAVE = ("axk1", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla", "youtu")
 
@@ -94,20 +56,15 @@ AXES = {model: axes for axes, models in _AXES.items() for model in models.split(
 # ---- Reading them ----
 
 
-def _bare(model_type):
-    """Returns a model_type without the suffix that language models have in multimodal models."""
-    return model_type.removesuffix("_model").removesuffix("_text") if "_text" in model_type else model_type
-
-
 def _family(keys, name):
     """Returns the _Family of a model, with rope_interleave taken into account."""
-    family = FAMILIES.get(name, _UNKNOWN)
+    family = FAMILIES.get(name, UNKNOWN)
     interleave = keys.get("rope_interleave")
     if keys.is_null("rope_interleave") or not isinstance(interleave, (bool, type(None))):
         fail("rope_interleave", "must be true or false, not %s", "null" if interleave is None else shown(interleave))
     if name in READS_INTERLEAVE and interleave is False:
         return family._replace(pairing="half", pairing_out=None)
-    if family is not _UNKNOWN and interleave not in (None, family.pairing == "interleaved"):
+    if family is not UNKNOWN and interleave not in (None, family.pairing == "interleaved"):
         fail("rope_interleave", "is %r, but a %s has pairing %r", interleave, name, family.pairing)
     return family
 
@@ -168,22 +125,17 @@ def _pair_axis(rope, name, pairs):
 
 def read_family(rotation):
     """Returns the _Family of a Rotation's (frequencies.py) model. Its pairing is None if the model is not known."""
-    name = _bare(rotation.model_type or "")
-    family = _family(rotation.keys, name)
-    reads_partial = family is _UNKNOWN or family.is_trailing or name in READS_PARTIAL or rotation.rule == "proportional"
-    if not reads_partial and rotation.partial() not in (None, 1):
-        fail("partial_rotary_factor", "is %s, but a %s rotates whole heads", rotation.partial(), name)
-    return family
+    return _family(rotation.keys, bare(rotation.model_type))
 
 
 def has_axes(rotation):
     """Whether the model of a Rotation has positions of several axes."""
-    return _order(rotation.rope, _bare(rotation.model_type or ""))[0] is not None
+    return _order(rotation.rope, bare(rotation.model_type))[0] is not None
 
 
 def read_axes(rotation, pairs):
     """Returns the axis of each pair of a Rotation, or None if there is one axis."""
-    return _pair_axis(rotation.rope, _bare(rotation.model_type or ""), pairs)
+    return _pair_axis(rotation.rope, bare(rotation.model_type), pairs)
 
 
 def model_rotation(config: Any, layer_type: str | None = None, **keys: Any) -> ModelRotation:

@@ -38,13 +38,18 @@ from ._config_keys import (
     COMMON_KEYS,
     IGNORED_KEYS,
     ORIGINAL,
+    OWN_BASE,
+    OWN_ROPE,
+    READ_BY,
     READS_ALPHA,
-    READS_ROTARY_DIM,
     ROPE_KEYS,
     RULE_KEYS,
     SIZE_KEYS,
+    TRAILING_BY_PARTIAL,
     UNREAD_KEYS,
+    bare,
     of_model,
+    reads,
 )
 from ._errors import Error
 from ._values import number, shown
@@ -186,6 +191,9 @@ class Rotation:
         refuse_without_rotation(keys)
         refuse_misspelt(keys)
         self.rope, chosen = read_rope(keys, layer_type)
+        for names in SIZE_KEYS.values():
+            if keys.get(names[0]) is None:
+                keys.refuse_unused(*names)
         self.sizes = {**keys.sizes(), **layer_sizes(keys, chosen)}
         self.sizes[ORIGINAL] = None if chosen else keys.get(ORIGINAL)
         self.model_type = keys.model_type
@@ -207,7 +215,8 @@ class Rotation:
             (self.rope if key in ROPE_KEYS else self.sizes)[key] = value
 
     def choose_rule(self):
-        """Sets rule, and refuses keys that the rule does not use."""
+        """Sets rule, and refuses keys that the rule, or the class of the model, does not use."""
+        self._refuse_rope_of_the_class()
         self.rule = self.rope["rope_type"] or "default"
         if self.rule == "dynamic" and self.rope.get("alpha") is not None and self.model_type in READS_ALPHA:
             self.rule = "ntk_alpha"
@@ -217,6 +226,19 @@ class Rotation:
                 fail(key, "is not used by rope_type %r", self.rule)
             if key not in ROPE_KEYS and key not in known:
                 fail(key, "is not a known key beside rope_type %r%s", self.rule, hint(key, sorted(ROPE_KEYS)))
+
+    def _refuse_rope_of_the_class(self):
+        """Refuses a config whose rule its class replaces by its own."""
+        rule = self.rope["rope_type"]
+        if rule is None and bare(self.model_type) in OWN_ROPE and not self.keys.get("rope_parameters", "rope_scaling"):
+            text = "is missing: without it, the class of a %s uses its own, whatever rope_theta is"
+            fail("rope_parameters", text, self.model_type)
+        if rule not in (None, "default") and not self.reads("rope_type"):
+            fail("rope_type", "(%r) is not used by the class of a %s", rule, self.model_type)
+
+    def reads(self, key):
+        """Whether the class of the model uses a key."""
+        return reads(self.model_type, key)
 
     def get(self, key):
         """Returns a number of the rope dict, or None if it is missing."""
@@ -236,6 +258,13 @@ class Rotation:
     def _missing(self, key):
         fail(key, "is missing: rope_type %r needs it", self.rule)
 
+    def base(self):
+        """Returns rope_theta, which must not contradict a base that the class of the model always uses."""
+        base, own = self.need("rope_theta"), OWN_BASE.get(bare(self.model_type))
+        if own not in (None, base):
+            fail("rope_theta", "is %s, but the class of a %s always uses %g", base, self.model_type, own)
+        return base
+
     def max_position(self):
         """Returns max_position_embeddings of the config, in tokens."""
         key = "max_position_embeddings"
@@ -247,16 +276,17 @@ class Rotation:
         return value
 
     def original(self):
-        """Returns original_max_position_embeddings, in tokens. The config's own value has priority, as in transformers
-        (Phi-3).
+        """Returns original_max_position_embeddings, in tokens. Some configs have it beside the rope dict (Phi-3).
 
         If it is missing, YaRN uses max_position_embeddings, as in transformers 4 and 5. LongRoPE with factor does the same,
         as in version 4. The other rules require it here: without it, version 4 fails, and version 5 does not scale.
         """
-        own = optional_number(ORIGINAL, self.sizes[ORIGINAL])
+        own, inner = optional_number(ORIGINAL, self.sizes[ORIGINAL]), self.get(ORIGINAL)
+        if not same(own, inner):
+            fail(ORIGINAL, "is %s in the config and %s beside rope_type: remove one of them", shown(own), shown(inner))
         falls_back = self.rule == "yarn" or self.rule == "longrope" and self.rope.get("factor") is not None
         if own is None:
-            own = self.max_position() if falls_back and self.rope.get(ORIGINAL) is None else self.need(ORIGINAL)
+            own = self.max_position() if falls_back and inner is None else self.need(ORIGINAL)
         if own <= 0:
             fail(ORIGINAL, "must be over 0, not %s", shown(own))
         return own
@@ -273,29 +303,47 @@ class Rotation:
     # -- Sizes --
 
     def partial(self):
-        """Returns partial_rotary_factor, or the class's value if qk_rope_head_dim is missing too, or None."""
+        """Returns partial_rotary_factor, or the class's value if qk_rope_head_dim is missing too, or None.
+
+        A class that does not use the factor rotates whole heads, or the last qk_rope_head_dim elements (MLA). With the rule
+        proportional, the rule uses it.
+        """
         value, of_class = self.get("partial_rotary_factor"), of_model(CLASS_PARTIAL, self.model_type)
-        if self.sizes["qk_rope_head_dim"] is not None:
+        pe = self.sizes["qk_rope_head_dim"] if self.reads("qk_rope_head_dim") else None
+        if pe is not None and bare(self.model_type) != "deepseek_v4":
             of_class = None
         if value is None and of_class == 0:
             fail("partial_rotary_factor", "is missing: a %s has no fixed value for it", self.model_type)
         value = of_class if value is None else value
         if value is not None and not 0 < value <= 1:
             fail("partial_rotary_factor", "must be over 0 and at most 1, not %r", value)
-        return value
+        if value in (None, 1) or pe is not None or self.rule == "proportional" or self.reads("partial_rotary_factor"):
+            return value
+        window = "whole heads" if bare(self.model_type) not in READ_BY["qk_rope_head_dim"] else "by qk_rope_head_dim"
+        text = "is %s, but the class of a %s does not use this key, and rotates %s: leave it out"
+        fail("partial_rotary_factor", text, value, self.model_type, window)
 
     def head_dim(self):
         """Returns the number of elements of a head: head_dim, the class's default, or hidden_size / num_attention_heads."""
         names = ("head_dim", "hidden_size", "num_attention_heads")
         head, hidden, heads = (optional_integer(name, self.sizes[name]) for name in names)
-        head = of_model(CLASS_HEAD_DIM, self.model_type) if head is None else head
-        if head == 0:
+        derived, own = None if None in (hidden, heads) else hidden // heads, of_model(CLASS_HEAD_DIM, self.model_type)
+        if not self.reads("head_dim"):
+            if not same(head, derived):
+                text = "is %s, but the class of a %s does not use this key, and rotates heads of %s elements"
+                fail("head_dim", text, head, self.model_type, derived)
+            head = derived
+        if head is None and own == 0:
             fail("head_dim", "is missing: in a %s it is not hidden_size / num_attention_heads", self.model_type)
-        if head is None and None in (hidden, heads):
+        if head is None and own is not None and self.keys.is_null("head_dim") and not same(own, derived):
+            text = "must not be null: a %s has heads of %d elements without the key"
+            fail("head_dim", text, self.model_type, own)
+        head = own if head is None else head
+        if head is None and derived is None:
             looked_for = ["/".join(SIZE_KEYS[name]) for name in ("qk_rope_head_dim",) + names]
             nested = "; pass one of the nested configs instead: " + listed(self.nested) if self.nested else ""
             fail("head_dim", "not found; looked for %s, %s, %s with %s%s", *looked_for, nested)
-        return hidden // heads if head is None else head
+        return derived if head is None else head
 
     def rotary_dim(self):
         """Returns how many elements of a head have a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
@@ -305,21 +353,35 @@ class Rotation:
         has rotary_dim instead. If given, rotary_dim and qk_rope_head_dim must equal the result. qk_rope_head_dim takes the
         place of head_dim if no factor tells which part of a head rotates.
         """
-        partial = self.partial()
+        partial, name = self.partial(), bare(self.model_type)
         given, pe = (optional_integer(key, self.sizes[key]) for key in ("rotary_dim", "qk_rope_head_dim"))
-        if given and partial is None and self.model_type in READS_ROTARY_DIM:
+        if given and partial is None and (not name or name in READ_BY["rotary_dim"]):
             dim = given
         elif self.rule == "proportional" or partial in (None, 1):
-            dim = pe or self.head_dim()
+            dim = pe if pe and self._window_is_pe(partial) else self._whole_head()
         else:
             dim = int(self.head_dim() * partial)
         for key, other in (("rotary_dim", given), ("qk_rope_head_dim", pe)):
             if other not in (None, dim):
-                fail(key, "(%d) contradicts the other sizes, with which %d elements of a head rotate", other, dim)
+                text = "(%d) contradicts the other sizes, with which %d elements of a head rotate"
+                if not self.reads(key):
+                    text = "is %%d, but the class of a %s does not use this key, and rotates %%d elements" % name
+                fail(key, text, other, dim)
         if dim % 2 or not 2 <= dim <= MAX_ROTARY_DIM:
             key = "head_dim" if self.rule == "proportional" or partial in (None, 1) else "partial_rotary_factor"
             fail(key, "makes %d elements of a head rotate: this number must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
         return dim
+
+    def _window_is_pe(self, partial):
+        """Whether qk_rope_head_dim alone tells how much of a head rotates, beside a factor that is 1 or None."""
+        return self.reads("qk_rope_head_dim") and (partial is None or bare(self.model_type) not in TRAILING_BY_PARTIAL)
+
+    def _whole_head(self):
+        """Returns head_dim, if that is what rotates."""
+        head, own = self.head_dim(), of_model(CLASS_HEAD_DIM, self.model_type)
+        if bare(self.model_type) in READ_BY["qk_rope_head_dim"] and self.sizes["qk_rope_head_dim"] is None and head != own:
+            fail("qk_rope_head_dim", "is missing: in a %s it is the number of elements that rotate", self.model_type)
+        return head
 
 
 # ---- The rules: the fields of trope_frequency_args that each uses, except for base, rotary_dim and seq_len ----
@@ -411,7 +473,7 @@ KEYS_OF_FIELDS = {
 
 def fields_of(rotation, dim):
     """Returns the fields of trope_frequency_args for a Rotation of `dim` elements, without seq_len."""
-    return {"base": rotation.need("rope_theta"), **FIELDS[rotation.rule](rotation, dim)}
+    return {"base": rotation.base(), **FIELDS[rotation.rule](rotation, dim)}
 
 
 def evaluate(rule, dim, fields):
@@ -450,12 +512,11 @@ def frequencies(config=None, *, layer_type=None, seq_len=None, **keys):
     keys        rope_type, rope_theta, head_dim, partial_rotary_factor, factor, ...: everything if there is no config, or
                 the values that the config lacks. None counts as missing.
 
-    partial_rotary_factor is used with every rule, even for models whose class in transformers 5 does not read it. The pairs
-    are in the rule's order, from fast to slow, even if a model has another order (Ernie 4.5 VL: HWT of
+    The pairs are in the rule's order, from fast to slow, even if a model has another order (Ernie 4.5 VL: HWT of
     trope_fill_pair_axis).
 
-    Raises Error, whose argument is the key: it is missing or unknown, the rule does not use it, it contradicts another key,
-    or its value is impossible. Raises OSError if a file cannot be read.
+    Raises Error, whose argument is the key: it is missing or unknown, the rule or the model's class in transformers does
+    not use it, it contradicts another key, or its value is impossible. Raises OSError if a file cannot be read.
     """
     rotation = read_rotation(config, layer_type, keys)
     dim = rotation.rotary_dim()

@@ -160,8 +160,10 @@ def test_head_sizes_come_from_the_keys_that_transformers_reads():
         ({"head_dim": 192, "qk_rope_head_dim": 64}, 64),
         ({"head_dim": 128, "qk_rope_head_dim": 64, "partial_rotary_factor": 0.5}, 64),
         ({"head_dim": 128, "qk_rope_head_dim": 32, "model_type": "mistral4"}, 32),
-        ({"qk_rope_head_dim": 64, "model_type": "deepseek_v4"}, 64),
-        ({"model_type": "deepseek_v4"}, 64),
+        ({"model_type": "deepseek_v3", "head_dim": 128, "qk_rope_head_dim": 32}, 32),
+        ({"model_type": "deepseek_v3"}, 64),
+        ({"qk_rope_head_dim": 64, "model_type": "deepseek_v4", "partial_rotary_factor": 0.125}, 64),
+        ({"model_type": "deepseek_v4", "partial_rotary_factor": 0.125}, 64),
         ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16}, 128),
         ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "head_dim": 64}, 64),
         ({"model_type": "jetmoe", "hidden_size": 1024, "num_attention_heads": 16, "kv_channels": 128}, 128),
@@ -172,7 +174,7 @@ def test_head_sizes_come_from_the_keys_that_transformers_reads():
         ({"rotary_dim": 64}, 64),
         ({"head_dim": 128, "rotary_dim": 64, "partial_rotary_factor": 0.5}, 64),
     ):  # fmt: skip
-        close(frequencies({**base, **keys}), default(dim))
+        close(frequencies({**base, **keys}, rope_type="default"), default(dim))
 
 
 # ---- Refusals ----
@@ -297,11 +299,13 @@ def test_the_rule_may_repeat_the_length_of_the_config():
     assert frequencies({**BASE, "max_position_embeddings": 2048, "rope_scaling": rope}).rule == "dynamic"
 
 
-def test_the_original_length_in_the_config_takes_precedence_over_the_rope_dict():
+def test_the_original_length_may_be_beside_the_rope_dict_but_must_not_contradict_it():
     config = {"head_dim": 128, "rope_theta": 500000.0, ORIGINAL: 8192}
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     assert frequencies({**config, "rope_scaling": rope}) == made("llama3")
-    assert frequencies({**config, "rope_scaling": {**rope, ORIGINAL: 64}}) == made("llama3")
+    assert frequencies({**config, "rope_scaling": {**rope, ORIGINAL: 8192}}) == made("llama3")
+    message = refused(ORIGINAL, {**config, "rope_scaling": {**rope, ORIGINAL: 64}})
+    assert "8192" in message and "64" in message
     assert frequencies({"head_dim": 64, "rope_theta": 1e4, ORIGINAL: 4096}).rule == "default"  # Phi-3-mini-4k
 
 
@@ -342,7 +346,7 @@ UNREADABLE = [  # (argument that the error names, config)
     ("rope_ratio", {**BASE, "rope_ratio": 2.0}),
     ("swa_rope_theta", {**BASE, "swa_rope_theta": 2.0}),
     ("layer_rope_theta", {**BASE, "layer_rope_theta": [1e4, 5e5]}),
-    ("partial_rotary_factor", {**BASE, "model_type": "neomme"}),
+    ("partial_rotary_factor", {**scaled(type="default"), "model_type": "neomme"}),
     ("model_type", {**BASE, "model_type": "pixtral"}),
     # Values of a wrong type.
     *((key, {**BASE, key: value}) for value in NO_DICTS for key in ("text_config", "rope_scaling", "rope_parameters")),

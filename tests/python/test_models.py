@@ -18,7 +18,8 @@ from test_frequencies_of_models import transformers_mapping
 
 import trope
 from trope import frequencies
-from trope._models import AXES, FAMILIES, READS_INTERLEAVE, READS_PARTIAL, ModelRotation, model_rotation
+from trope._config_keys import FAMILIES, READS_PARTIAL, UNKNOWN
+from trope._models import AXES, READS_INTERLEAVE, ModelRotation, model_rotation
 
 # The positions of each axis. They are small, so that the float32 angles of transformers are accurate to 3e-6.
 POSITIONS = [[0, 3, 11, 17, 29, 38], [0, 5, 2, 31, 8, 23], [0, 1, 36, 9, 19, 4]]
@@ -278,7 +279,9 @@ DICT = {"head_dim": 128, "rope_theta": 1e4}
 
 
 def rotation_of(model_type, rope=None, **keys):
-    return model_rotation({**DICT, "model_type": model_type, "rope_scaling": {"type": "default", **(rope or {})}, **keys})
+    own = {"qk_rope_head_dim": 128} if FAMILIES.get(model_type, UNKNOWN).is_trailing else {}
+    rope = {"type": "default", **(rope or {})}
+    return model_rotation({**DICT, **own, "model_type": model_type, "rope_scaling": rope, **keys})
 
 
 def refused(argument, *args, **keys):
