@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import reference
 from apply_support import HALF, Tensor, apply, expect, indices, random, refused, tensor
+from refusals import refused as refused_call
+
+from trope import frequencies
 
 TOKENS = 40
 ORIGINAL = "original_max_position_embeddings"
@@ -103,6 +106,14 @@ WRONG = [
 def test_configs_that_are_refused(tmp_path, config, options, words):
     q = {"q": random("F64", 1, TOKENS, 2, 32)}
     refused(tmp_path, q, words, "--layout", "bshd", *options, config=config)
+
+
+def test_a_factor_that_the_class_ignores_has_the_error_of_trope_frequencies(tmp_path):
+    config = {**LLAMA, "partial_rotary_factor": 0.5}
+    words = [str(refused_call("partial_rotary_factor", frequencies, config))]
+    q, angles = random("F64", 1, TOKENS, 2, 32), reference.angles_of(np.arange(TOKENS), reference.default(16))
+    for tensors in ({"q": q}, {"q": q, "freqs": tensor("F64", np.tile(angles, 2))}):
+        refused(tmp_path, tensors, words, "--layout", "bshd", config=config)
 
 
 def test_files_that_are_not_a_config_are_refused(tmp_path):

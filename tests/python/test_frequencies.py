@@ -510,6 +510,41 @@ def test_all_forms_of_a_config_give_the_same_frequencies(tmp_path):
     assert frequencies(head_dim=64, rope_theta=1e4, rope_type="linear", factor=2) == expected
 
 
+# ---- Two rope dicts in a config ----
+
+IN_BOTH = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 64}
+WITH_BASE = {**IN_BOTH, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize("old, new", [
+    (IN_BOTH, WITH_BASE), (WITH_BASE, IN_BOTH), (WITH_BASE, WITH_BASE), ({**IN_BOTH, "mscale": None}, WITH_BASE),
+    ({**{key: IN_BOTH[key] for key in IN_BOTH if key != "rope_type"}, "type": "yarn"}, WITH_BASE),
+])  # fmt: skip
+def test_two_rope_dicts_may_say_the_same(old, new):
+    expected = frequencies({**BASE, "rope_scaling": IN_BOTH})
+    assert frequencies({**BASE, "rope_scaling": old, "rope_parameters": new}) == expected
+
+
+@pytest.mark.parametrize("old, new, words", [
+    ({**WITH_BASE, "factor": 2.0}, WITH_BASE, ["factor: 2.0", "factor: 4.0"]),
+    ({**WITH_BASE, "rope_theta": 5e5}, WITH_BASE, ["rope_theta: 500000.0", "rope_theta: 10000.0"]),
+    (WITH_BASE, {"rope_type": "default", "rope_theta": 1e4}, ["rope_type: 'yarn'", "rope_type: 'default'"]),
+    ({**IN_BOTH, "beta_fast": 24}, WITH_BASE, ["beta_fast: 24", "no beta_fast"]),
+    ({"rope_type": "linear", "factor": 2.0}, {"full_attention": IN_BOTH}, ["no ", ": "]),
+])  # fmt: skip
+def test_the_error_of_two_rope_dicts_shows_what_differs(old, new, words):
+    message = refused("rope_scaling", {**BASE, "rope_scaling": old, "rope_parameters": new})
+    assert all(word in message for word in words + ["rope_parameters"]), message
+
+
+def test_a_base_in_one_of_two_rope_dicts_only_is_refused_without_the_same_base_beside_them():
+    config = {"head_dim": 64, "rope_scaling": IN_BOTH, "rope_parameters": WITH_BASE}  # transformers would not use this base
+    assert "no rope_theta" in refused("rope_scaling", config)
+    text = {**BASE, "rope_scaling": {**IN_BOTH, "factor": 2.0}}
+    message = refused("rope_scaling", {"text_config": text, "rope_scaling": IN_BOTH})
+    assert "factor: 4.0" in message and "factor: 2.0" in message
+
+
 # ---- Keywords beside a config ----
 
 

@@ -167,12 +167,12 @@ def transformers_config(config):
     return mapping[config["model_type"]].from_dict(copy.deepcopy(config))
 
 
-def rotary_class(text):
-    """The class of rotary embeddings in the module of the model that this config class belongs to."""
+def rotary_classes(text):
+    """The classes of rotary embeddings in the module of the model that this config class belongs to."""
     name = type(text).__module__.replace("configuration_", "modeling_")
     module = importlib.import_module(name)
     names = [n for n in vars(module) if n.endswith("RotaryEmbedding") and "Vision" not in n]
-    return next(getattr(module, n) for n in names if getattr(module, n).__module__ == name)
+    return [getattr(module, n) for n in names if getattr(module, n).__module__ == name]
 
 
 def transformers_frequencies(loaded, layer_type, seq_len):
@@ -183,7 +183,7 @@ def transformers_frequencies(loaded, layer_type, seq_len):
 
         inv_freq, factor = ROPE_INIT_FUNCTIONS[text.rope_parameters["rope_type"]](text, "cpu", seq_len=seq_len)
         return inv_freq.tolist(), factor
-    rotary, prefix = rotary_class(text)(text), layer_type + "_" if layer_type else ""
+    rotary, prefix = rotary_classes(text)[0](text), layer_type + "_" if layer_type else ""
     return getattr(rotary, prefix + "inv_freq").tolist(), getattr(rotary, prefix + "attention_scaling")
 
 
@@ -282,6 +282,138 @@ def test_a_missing_key_has_the_default_of_its_class_or_is_refused(key):
                 wrong.append((whole["model_type"], layer_type, got, expected))
     assert not wrong
     assert len(models) > 100
+
+
+def own_frequencies(config, layer_type):
+    """The inverse frequencies that the rotary classes in a config's module compute, each list sorted."""
+    found, name = [], layer_type + "_inv_freq" if layer_type else "inv_freq"
+    try:
+        classes = rotary_classes(config)
+    except ModuleNotFoundError:  # the model has the classes of another model
+        return []
+    for rotary in classes:
+        try:
+            buffers = dict(rotary(copy.deepcopy(config)).named_buffers())
+        except Exception:  # a class for another part of the model
+            continue
+        found += [sorted(buffers[name].flatten().tolist())] if name in buffers else []
+    return found
+
+
+def is_of_class(got, config, layer_type):
+    """Whether frequencies are those of a rotary class of the config, or whether no class has any for the layer type."""
+    own = own_frequencies(config, layer_type)
+    return not own or any(sorted(got.inv_freq) == pytest.approx(each, rel=2 * RTOL, abs=0) for each in own)
+
+
+def layer_types_of(whole):
+    return [name for name, value in (whole.get("rope_parameters") or {}).items() if isinstance(value, dict)] or [None]
+
+
+# Models whose class does not rotate with its own defaults, rotates an odd number of elements, or has two attentions of
+# different sizes.
+REFUSED_DEFAULTS = {
+    "blt": "head_dim", "moonshine": "head_dim",
+    "esm": "position_embedding_type", "granitemoehybrid": "position_embedding_type", "zamba2": "use_mem_rope",
+    "glm4_moe": "partial_rotary_factor", "glm4v_moe_text": "partial_rotary_factor", "qwen3_omni_moe_text": "head_dim",
+    "efficientloftr": "partial_rotary_factor", "minimax_m3_vl_text": "rotary_dim",
+}  # fmt: skip
+
+
+def test_the_saved_defaults_of_a_class_have_its_frequencies():
+    refusals, wrong = {}, []
+    for config_class, whole in class_defaults():
+        try:
+            config = config_class.from_dict(copy.deepcopy(whole))
+        except Exception:  # the class cannot read an infinity in its own JSON
+            continue
+        for layer_type in layer_types_of(whole):
+            try:
+                got = frequencies(whole, layer_type=layer_type)
+            except Error as error:
+                refusals[whole["model_type"]] = error.argument
+                continue
+            if not is_of_class(got, config, layer_type):
+                wrong.append((whole["model_type"], layer_type, got))
+    assert not wrong
+    assert refusals.items() <= REFUSED_DEFAULTS.items()
+    assert "minimax_m3_vl_text" in refusals
+
+
+def test_the_error_of_an_ignored_size_names_the_class_and_what_it_rotates():
+    config = transformers_config({"model_type": "minimax_m3_vl"})  # its default rotary_dim is 64
+    for given in (config, config.to_dict()):
+        message = refused("rotary_dim", given)
+        assert "64" in message and "class of a minimax_m3_vl does not use" in message and "128" in message
+
+
+def everywhere(**keys):
+    """A change that gives all rope dicts these keys."""
+    def change(config):
+        rope = config["rope_parameters"]
+        for each in [value for value in rope.values() if isinstance(value, dict)] or [rope]:
+            each.update(keys)
+
+    return change
+
+
+def instead(*keys, **others):
+    """A change that puts other keys of the config in the place of these keys of the config and its rope dicts."""
+    def change(config):
+        rope = config["rope_parameters"]
+        for place in (config, rope, *rope.values()):
+            for key in keys if isinstance(place, dict) else ():
+                place.pop(key, None)
+        config.update(others)
+
+    return change
+
+
+# Changes to the saved defaults of a class, by keys that some classes use and others do not.
+CHANGES = {
+    "partial_rotary_factor": instead(partial_rotary_factor=0.5),
+    "partial_rotary_factor of the rope dict": everywhere(partial_rotary_factor=0.5),
+    "partial_rotary_factor of 1": everywhere(partial_rotary_factor=1.0),
+    "rotary_pct": instead(rotary_pct=0.5),
+    "rotary_dim": instead(rotary_dim=16),
+    "qk_rope_head_dim": instead("head_dim", qk_rope_head_dim=48),
+    "head_dim without qk_rope_head_dim": instead("qk_rope_head_dim", head_dim=48),
+    "neither of both": instead("qk_rope_head_dim", "head_dim"),
+    "head_dim of null": instead(head_dim=None),
+    "attention_head_dim": instead("head_dim", attention_head_dim=48),
+    "d_model": instead("hidden_size", "head_dim", d_model=1536),
+    "global_head_dim": instead(global_head_dim=96),
+    "rope_theta beside the rope dict": instead("rope_theta", rope_theta=777.0),
+    "rotary_emb_base": instead("rope_theta", rotary_emb_base=777.0),
+    "rope_theta alone": instead("rope_parameters", rope_theta=777.0),
+    "rope_scaling of version 4": instead("rope_parameters", rope_theta=777.0, rope_scaling={"type": "linear", "factor": 4.0}),
+}  # fmt: skip
+# Models that fail with such a config: MLA with a head_dim that is not qk_rope_head_dim, and mistral4 with the rule linear.
+# JetMoE overwrites its kv_channels by a null head_dim. Sliding layers of OLMo 3 have rope_theta, see _old_layers.
+FAILING = ("axk1", "deepseek_v3", "glm4_moe_lite", "jetmoe", "longcat_flash", "mistral4", "olmo3", "youtu")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_key_that_a_class_ignores_never_changes_the_frequencies(name):
+    taken, wrong = 0, []
+    for config_class, whole in class_defaults():
+        changed = copy.deepcopy(whole)
+        try:
+            CHANGES[name](changed)
+            config = config_class.from_dict(copy.deepcopy(changed))
+        except Exception:  # the class refuses the value
+            continue
+        loaded = json.loads(config.to_json_string(use_diff=False))
+        for layer_type in {*layer_types_of(changed), *layer_types_of(loaded)}:
+            try:
+                got = frequencies(changed, layer_type=layer_type)
+            except Error:
+                continue
+            taken += 1
+            if not is_of_class(got, config, layer_type) and whole["model_type"] not in FAILING:
+                wrong.append((whole["model_type"], layer_type, got))
+    assert not wrong
+    assert taken
 
 
 # ---- Configs as dicts: with layer types, with contradicting keys, and nested in other configs ----

@@ -9,6 +9,7 @@ import trope.torch  # noqa: E402
 from checks import DEVICES  # noqa: E402
 from reference import of_table, rotate  # noqa: E402
 from refusals import refused  # noqa: E402
+from trope._models import model_rotation  # noqa: E402
 from trope.torch import RotaryEmbedding  # noqa: E402
 
 LLAMA = dict(model_type="llama", rope_theta=10000.0, head_dim=8, max_position_embeddings=64)
@@ -52,6 +53,14 @@ def test_partial_rotation():
     y = RotaryEmbedding(NEOX, layout="bshd")(q)
     wanted = trope.torch.rotate(q, inv_freq=trope.frequencies(NEOX), rotary_dim=8, **PLAIN)
     assert torch.equal(y, wanted) and torch.equal(y[..., 8:], q[..., 8:])
+
+
+def test_every_reader_of_configs_refuses_a_factor_that_the_class_ignores():
+    config = {**LLAMA, "partial_rotary_factor": 0.5}
+    readers = (trope.frequencies, model_rotation, lambda config: RotaryEmbedding(config, layout="bshd"))
+    texts = {str(refused("partial_rotary_factor", reader, config, words="class of a llama")) for reader in readers}
+    texts.add(str(refused("partial_rotary_factor", trope.frequencies, LLAMA, partial_rotary_factor=0.5)))
+    assert len(texts) == 1
 
 
 def test_axes():
