@@ -254,7 +254,8 @@ typedef struct trope_norm {
      * and then the product with w (Qwen3). TROPE_NORM_ROUND_PRODUCT rounds only the product
      * (Gemma). Must be 0 with ONCE, and also without a weight, where only x rstd is rounded. */
     int32_t rounding;
-    double eps; /* finite and over 0, also after rounding to fp32 (except with f64 operands) */
+    /* Finite and over 0, also in fp32 (f64: double). If e is added to sum x^2: eps = e / D. */
+    double eps;
     /* f32 (f64 operands: f64), contiguous: [batch, tokens, groups * heads_per_group] with HEAD, or
      * [batch, tokens] with TOKEN. NULL: the call computes rstd and does not keep it. */
     void *rstd;

@@ -27,7 +27,8 @@ class Norm:
     Arguments:
         weight: [head_dim], or a weight for each head: [heads, head_dim] or [heads * head_dim]. It is contiguous f32, f16 or
             bf16 (f64 with f64 tensors). None: the norm has no weight.
-        eps: is added to the mean of the squares.
+        eps: is added to the mean of the squares. An L2 norm, x / sqrt(sum(x^2) + e), has eps = e / D and the weight
+            1 / sqrt(D), with D = head_dim.
         plus_one: True multiplies by 1 + weight, as Gemma 3 and Qwen3-Next do.
         scope: the elements that are normalised together. "head": each head of a token. "token": all heads of a token
             (OLMo 2, MiniMax M2).

@@ -2,6 +2,7 @@
 #include <float.h>
 
 #include "api/args.h"
+#include "api/backend.h"
 #include "core/require.h"
 
 #define ARGUMENT    TROPE_ERROR_ARGUMENT
@@ -134,7 +135,8 @@ trope_status trope_validate_norm(const char *function, const trope_args *a, int 
             n->order == 0 ? ", and has no default" : "");
     const int fits = a->dtype == TROPE_F64 ? n->eps > 0 && n->eps <= DBL_MAX
                                            : n->eps > 0 && n->eps <= (double)FLT_MAX && (float)n->eps > 0;
-    REQUIRE(fits, ARGUMENT, "norms[%d].eps (%g) must be finite and over 0, in the arithmetic of dtype", i, n->eps);
+    REQUIRE(fits, ARGUMENT, "norms[%d].eps (%g) must be finite and over 0 in %s, the arithmetic of dtype %s", i, n->eps,
+            a->dtype == TROPE_F64 ? "double" : "fp32", trope_dtype_name(a->dtype));
     CHECK(validate_rstd(function, a, i, backward));
     CHECK(validate_token_sums(function, a, i, backward));
     REQUIRE(!n->d_weight || backward, ARGUMENT, "norms[%d].d_weight (%p) must be NULL in forward", i, n->d_weight);

@@ -265,6 +265,13 @@ static void positions_ignore_other_fields(void)
     CHECK_MESSAGE(trope_positions(&args, position, NULL) == TROPE_OK, "%s", trope_last_error());
 }
 
+static void norms(void)
+{
+    ACCEPTED_FORWARD(normed(), norm_of_q.eps = 1e-40); /* a subnormal in fp32 */
+    for (double eps = 1e-300; eps <= 1e300; eps *= 1e300)
+        ACCEPTED_FORWARD(normed(), (a->dtype = TROPE_F64, norm_of_q.eps = eps));
+}
+
 int main(void)
 {
     structs();
@@ -277,6 +284,7 @@ int main(void)
     positions();
     sequences();
     gradients();
+    norms();
     largest_counts();
     positions_ignore_other_fields();
     return check_result();

@@ -32,8 +32,12 @@ static void single_fields(void)
     NORM_VALUES(sums_of_ranks(), first_head, 1);
     FORWARD_ROW(normed(), n->eps = 0, ARGUMENT, "norms[0].eps", "(0)");
     FORWARD_ROW(normed(), n->eps = -1e-6, ARGUMENT, "norms[0].eps", "over 0");
-    FORWARD_ROW(normed(), n->eps = 1e-60, ARGUMENT, "norms[0].eps", "arithmetic");
-    FORWARD_ROW(normed(), n->eps = 1e300, ARGUMENT, "norms[0].eps", "finite");
+    static const char *const in_fp32[] = {"fp32, the arithmetic of dtype f32", "of dtype f16", "of dtype bf16"};
+    for (int32_t dtype = TROPE_F32; dtype <= TROPE_BF16; dtype++) {
+        FORWARD_ROW(normed(), (a->dtype = dtype, n->eps = 1e-50), ARGUMENT, "norms[0].eps", in_fp32[dtype - 1]);
+        FORWARD_ROW(normed(), (a->dtype = dtype, n->eps = 1e39), ARGUMENT, "norms[0].eps", in_fp32[dtype - 1]);
+    }
+    FORWARD_ROW(normed(), (a->dtype = TROPE_F64, n->eps = INFINITY), ARGUMENT, "norms[0].eps", "double");
     FORWARD_ROW(normed(), n->eps = NAN, ARGUMENT, "norms[0].eps", "finite");
     for (size_t size = 0; size < sizeof *n; size++)
         FORWARD_ROW(normed(), n->struct_size = size, ARGUMENT, "norms[0].struct_size", in_brackets((int64_t)size));
