@@ -134,9 +134,9 @@ GLOBAL_HEAD_DIM = ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text",
 _HEAD_DIM = {
     0: "zamba2",
     32: "axk2 minicpm3",
-    64: "axk1 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa gpt_oss hy_v4 hy_v4_vl_text longcat_flash "
-    "mistral_large4_text muse_spark_text neomme neucodec openai_privacy_filter qwen2_5_omni_dit sarvam_mla sarvam_moe "
-    "voxtral_realtime_encoder xcodec2 youtu",
+    64: "axk1 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa gpt_oss hy_v4 hy_v4_vl_text "
+    "longcat_flash mistral_large4_text muse_spark_text neomme neucodec openai_privacy_filter qwen2_5_omni_dit "
+    "sarvam_mla sarvam_moe voxtral_realtime_encoder xcodec2 youtu",
     80: "timesfm2_5",
     128: "afmoe beam cohere2_moe cosmos3_edge_text cwm dia_decoder dia_encoder ernie4_5 flint glm glm4 helium "
     "higgs_audio_v2 hrm_text hy_v3 internlm3 iquestcoder kolibri1 laguna lara_mini lfm3 llama4_text mellum minimax_m2 "
@@ -191,18 +191,21 @@ class Family(NamedTuple):
 UNKNOWN = Family(None)
 _MODELS = {
     Family("half"): "afmoe apertus apertus1p5 arcee aria bamba beam bitnet chameleon cohere_compass cosmos3_edge csm "
-    "csm_depth_decoder_model cwm dbrx deepseek_ocr2 dia_decoder dia_encoder diffllama diffusion_gemma doge dory dots1 "
-    "embedding_gemma2 emu3 esm esmc eurobert evolla exaone exaone4 exaone_moe falcon falcon_h1 flex_olmo flint gemma gemma2 "
-    "gemma3 gemma3n gemma4 gemma4_unified glm4_moe glm4v_moe glm_image glmasr_encoder gpt_neox gpt_neox_japanese gpt_oss "
-    "gradium_phonon_tts granite granite4_vision granite_docling granite_swa granitemoe granitemoe_swa granitemoehybrid "
+    "csm_depth_decoder_model cwm dbrx deepseek_ocr2 dia_decoder dia_encoder diffllama diffusion_gemma "
+    "doge dory dots1 embedding_gemma2 emu3 esm esmc eurobert evolla exaone exaone4 exaone_moe falcon "
+    "falcon_h1 flex_olmo flint gemma gemma2 gemma3 gemma3n gemma4 gemma4_unified glm4_moe glm4v_moe "
+    "glm_image glmasr_encoder gpt_neox gpt_neox_japanese gpt_oss gradium_phonon_tts granite "
+    "granite4_vision granite_docling granite_swa granitemoe granitemoe_swa granitemoehybrid "
     "granitemoeshared gte higgs_audio_v2 hrm hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 "
-    "iquestcoder jais2 jetmoe jina_embeddings_v3 kolibri1 laguna lara_mini lfm2 lfm2_moe lfm3 llama mellum mimo_v2_flash "
-    "minimax minimax_m2 minimax_m3_vl ministral ministral3 mistral mixtral mllama modernbert modernbert-decoder molmo2 "
-    "muse_glimmer muse_spark nemotron neomme nomic_bert olmo olmo2 olmo3 olmo_hybrid olmoe paddleocr_vl persimmon phi phi3 "
-    "phi4_multimodal phimoe qwen2 qwen2_5_omni qwen2_5_omni_talker qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe "
-    "qwen3_moe qwen3_next qwen3_omni_moe qwen3_omni_moe_talker qwen3_omni_moe_talker_code_predictor qwen3_vl qwen3_vl_moe "
-    "qwen4_exp recurrent_gemma sarvam_moe seed_oss smollm3 solar_open stablelm starcoder2 step3p5 t5_gemma_module t5gemma2 "
-    "t5gemma2_decoder ultrabert unlimited_ocr vaultgemma voxtral_realtime zamba2 zaya",
+    "iquestcoder jais2 jetmoe jina_embeddings_v3 kolibri1 laguna lara_mini lfm2 lfm2_moe lfm3 llama "
+    "mellum mimo_v2_flash minimax minimax_m2 minimax_m3_vl ministral ministral3 mistral mixtral mllama "
+    "modernbert modernbert-decoder molmo2 muse_glimmer muse_spark nemotron neomme nomic_bert olmo olmo2 "
+    "olmo3 olmo_hybrid olmoe paddleocr_vl persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_5_omni "
+    "qwen2_5_omni_talker qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next "
+    "qwen3_omni_moe qwen3_omni_moe_talker qwen3_omni_moe_talker_code_predictor qwen3_vl qwen3_vl_moe "
+    "qwen4_exp recurrent_gemma sarvam_moe seed_oss smollm3 solar_open stablelm starcoder2 step3p5 "
+    "t5_gemma_module t5gemma2 t5gemma2_decoder ultrabert unlimited_ocr vaultgemma voxtral_realtime zamba2 "
+    "zaya",
     Family("half", inverse=True): "nanochat",
     Family("half", is_trailing=True): "hy_v4 minicpm3",
     Family("interleaved"): "blt_global_transformer blt_local_decoder blt_local_encoder blt_patcher codegen cohere cohere2 "
@@ -217,9 +220,9 @@ FAMILIES = {model: family for family, models in _MODELS.items() for model in mod
 
 # Models that use partial_rotary_factor. Others ignore the factor and rotate whole heads, or fail.
 READS_PARTIAL = frozenset(
-    "bamba glm glm4 glm4_moe glm4v glm4v_moe glm_image glm_ocr glmasr_encoder gpt_neox gpt_neox_japanese laguna mimo_v2_flash "
-    "minimax_m2 minimax_m3_vl nemotron neomme persimmon phi phi3 phi4_multimodal qwen3_5 qwen3_5_moe qwen3_next qwen4_exp "
-    "recurrent_gemma sarvam_moe stablelm step3p5 zaya".split()
+    "bamba glm glm4 glm4_moe glm4v glm4v_moe glm_image glm_ocr glmasr_encoder gpt_neox gpt_neox_japanese laguna "
+    "mimo_v2_flash minimax_m2 minimax_m3_vl nemotron neomme persimmon phi phi3 phi4_multimodal qwen3_5 qwen3_5_moe "
+    "qwen3_next qwen4_exp recurrent_gemma sarvam_moe stablelm step3p5 zaya".split()
 )
 # Models with trailing windows, whose window is head_dim * partial_rotary_factor. That of the others is qk_rope_head_dim.
 TRAILING_BY_PARTIAL = ("deepseek_v4", "dots3_note", "mistral4")
@@ -229,10 +232,10 @@ _OTHERS_WITH_PARTIAL = (
     "nemotron3_5_transcribe_word_timestamp nemotron3_diarization_audio".split()
 )
 _OTHERS = (
-    "EvollaModel deepseek_ocr2_encoder hunyuan_vl idefics kyutai_speech_to_text lasr_encoder mimi mimi_decoder mimi_encoder "
-    "moshi muse_glimmer_assistant neucodec pe_audio_encoder pe_audio_video_encoder pe_video_encoder pocket_tts "
-    "pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder qwen2_5_omni_dit "
-    "timesfm2_5 voxtral_realtime_encoder xcodec2".split()
+    "EvollaModel deepseek_ocr2_encoder hunyuan_vl idefics kyutai_speech_to_text lasr_encoder mimi mimi_decoder "
+    "mimi_encoder moshi muse_glimmer_assistant neucodec pe_audio_encoder pe_audio_video_encoder pe_video_encoder "
+    "pocket_tts pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder "
+    "qwen2_5_omni_dit timesfm2_5 voxtral_realtime_encoder xcodec2".split()
 )
 NEOX = ("gpt_neox", "gpt_neox_japanese")
 # Keys that only these models use, of all models in this file.

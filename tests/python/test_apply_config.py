@@ -116,6 +116,18 @@ def test_a_factor_that_the_class_ignores_has_the_error_of_trope_frequencies(tmp_
         refused(tmp_path, tensors, words, "--layout", "bshd", config=config)
 
 
+def test_inverse_frequencies_that_no_language_model_has_give_a_warning(tmp_path):
+    falling = np.array(reference.default(32, 500000.0))
+    q, options = random("F64", 1, TOKENS, 2, 32), ["--layout", "bshd", "--quiet"]
+    for values, warned in ((falling, False), (2 * np.pi / falling, True), (np.degrees(falling), True), (falling[::-1], True)):
+        tensors = {"q": q, "inv_freq": tensor("F32", values)}
+        result = apply(tmp_path, tensors, *options, config=LLAMA)
+        assert result.status == 0 and ("warning" in result.err) == warned and result.err.count("\n") == warned, result.err
+        assert not warned or "'inv_freq'" in result.err and "in.safetensors" in result.err
+        (tmp_path / "config.json").unlink()
+        assert apply(tmp_path, tensors, *options, *HALF).err == ""  # angles of pixels may grow
+
+
 def test_files_that_are_not_a_config_are_refused(tmp_path):
     q, path = {"q": random("F64", 1, TOKENS, 2, 32)}, tmp_path / "config.json"
     twice = '{"model_type": "llama", "rope_theta": 10000, "rope_theta": 500000}'

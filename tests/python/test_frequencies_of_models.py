@@ -386,7 +386,7 @@ CHANGES = {
     "rope_theta beside the rope dict": instead("rope_theta", rope_theta=777.0),
     "rotary_emb_base": instead("rope_theta", rotary_emb_base=777.0),
     "rope_theta alone": instead("rope_parameters", rope_theta=777.0),
-    "rope_scaling of version 4": instead("rope_parameters", rope_theta=777.0, rope_scaling={"type": "linear", "factor": 4.0}),
+    "rope_scaling": instead("rope_parameters", rope_theta=777.0, rope_scaling={"type": "linear", "factor": 4.0}),
 }  # fmt: skip
 # Models that fail with such a config: MLA with a head_dim that is not qk_rope_head_dim, and mistral4 with the rule linear.
 # JetMoE overwrites its kv_channels by a null head_dim. Sliding layers of OLMo 3 have rope_theta, see _old_layers.

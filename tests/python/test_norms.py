@@ -207,7 +207,9 @@ def test_calls_that_are_refused():
         ([1.0] * 8, "array"),
     ):
         refused(name, trope.rotate, x, words=words, **of(weight), **PLAIN)
-    refused("norms[0].eps", trope.rotate, x, words="over 0", norms=trope.Norm(eps=1e-60), **PLAIN)
+    for eps in (1e-60, 1e39):  # in double, they are valid
+        refused("norms[0].eps", trope.rotate, x, words="fp32.* dtype f32", norms=trope.Norm(eps=eps), **PLAIN)
+        trope.rotate(x.astype(np.float64), norms=trope.Norm(eps=eps), **PLAIN)
     group = type("Group", (), dict(size=lambda self: 2, rank=lambda self: 0, group_name="0"))()
     refused(
         "norms[0].process_group", trope.rotate, x, words="trope.torch", **of(w, scope="token", process_group=group), **PLAIN

@@ -237,6 +237,16 @@ class Call:
             what = "not used, because the rows of the table belong to tokens" if is_unused else axes
             yield "%s: %s" % (shorten(group["position_ids"].name), what)
 
+    def warn(self, group):
+        """Returns a warning about inverse frequencies that no language model has, or "". Periods and degrees look so."""
+        if self.config is None or "inv_freq" not in group or not self.rotary_dim:
+            return ""
+        values = self.frequencies.inv_freq
+        if max(values) <= 1 and values[-1] <= values[0]:
+            return ""
+        text = "'%s' goes from %g to %g: in language models, inverse frequencies fall from at most 1 radian per position"
+        return (text + " (periods and degrees do not)") % (shorten(group["inv_freq"].name), values[0], values[-1])
+
     def _explain_operand(self, role, tensor):
         batch, tokens, heads, head = sizes(self.layout, self.shape_of(tensor))
         text = "%s: %s, batch %d, %d tokens, %d heads of %d"

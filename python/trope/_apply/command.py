@@ -165,6 +165,9 @@ class Run:
         for group in () if self.options.quiet else self.groups:
             for line in self.calls[group.prefix].explain(group):
                 tell(line)
+        for warning in dict.fromkeys(self.calls[group.prefix].warn(group) for group in self.groups):
+            if warning:
+                tell("trope apply: %s: warning: %s" % (self.file.path, warning))
         if self.status & POISONED:
             tell("trope apply: %s: elements at positions outside the table were set to NaN" % self.file.path)
 
