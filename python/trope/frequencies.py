@@ -188,15 +188,19 @@ class Rotation:
 
     def __init__(self, config, layer_type):
         keys = self.keys = language_model(open_config(config))
+        self.model_type = keys.model_type
         refuse_without_rotation(keys)
         refuse_misspelt(keys)
         self.rope, chosen = read_rope(keys, layer_type)
-        for names in SIZE_KEYS.values():
-            if keys.get(names[0]) is None:
+        for key, names in SIZE_KEYS.items():
+            if key != "head_dim" and keys.get(key) is None:
                 keys.refuse_unused(*names)
         self.sizes = {**keys.sizes(), **layer_sizes(keys, chosen)}
+        # HunYuan has attention_head_dim, which its class ignores. It may repeat what head_dim() returns.
+        self.repeated = None if self.reads("attention_head_dim") else keys.get("attention_head_dim")
+        if self.repeated is not None and keys.get("head_dim") is None:
+            self.sizes["head_dim"] = None
         self.sizes[ORIGINAL] = None if chosen else keys.get(ORIGINAL)
-        self.model_type = keys.model_type
         self.nested = keys.nested_names()
 
     def add(self, key, value):
@@ -283,7 +287,8 @@ class Rotation:
         """
         own, inner = optional_number(ORIGINAL, self.sizes[ORIGINAL]), self.get(ORIGINAL)
         if not same(own, inner):
-            fail(ORIGINAL, "is %s in the config and %s beside rope_type: remove one of them", shown(own), shown(inner))
+            outer, inner = shown(self.sizes[ORIGINAL]), shown(self.rope[ORIGINAL])
+            fail(ORIGINAL, "is %s in the config and %s beside rope_type: remove one of them", outer, inner)
         falls_back = self.rule == "yarn" or self.rule == "longrope" and self.rope.get("factor") is not None
         if own is None:
             own = self.max_position() if falls_back and inner is None else self.need(ORIGINAL)
@@ -319,7 +324,7 @@ class Rotation:
             fail("partial_rotary_factor", "must be over 0 and at most 1, not %r", value)
         if value in (None, 1) or pe is not None or self.rule == "proportional" or self.reads("partial_rotary_factor"):
             return value
-        window = "whole heads" if bare(self.model_type) not in READ_BY["qk_rope_head_dim"] else "by qk_rope_head_dim"
+        window = "whole heads" if bare(self.model_type) not in READ_BY["qk_rope_head_dim"] else "qk_rope_head_dim elements"
         text = "is %s, but the class of a %s does not use this key, and rotates %s: leave it out"
         fail("partial_rotary_factor", text, value, self.model_type, window)
 
@@ -343,7 +348,11 @@ class Rotation:
             looked_for = ["/".join(SIZE_KEYS[name]) for name in ("qk_rope_head_dim",) + names]
             nested = "; pass one of the nested configs instead: " + listed(self.nested) if self.nested else ""
             fail("head_dim", "not found; looked for %s, %s, %s with %s%s", *looked_for, nested)
-        return derived if head is None else head
+        head = derived if head is None else head
+        if not same(self.repeated, head):
+            text = "is %s, but the class of a %s does not use this key, and has heads of %d elements"
+            fail("attention_head_dim", text, shown(self.repeated), self.model_type, head)
+        return head
 
     def rotary_dim(self):
         """Returns how many elements of a head have a frequency: head_dim * partial_rotary_factor, or qk_rope_head_dim
