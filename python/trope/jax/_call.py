@@ -254,13 +254,12 @@ def varying_axes(x):
     return frozenset(jax.typeof(x).manual_axis_type.varying)
 
 
-def launch(call, *flat):
+def launch(call, flat):
     """Makes a call on one device, which has the whole arrays. Returns a list of its results."""
     ready = _make_ready(call, tuple((tuple(x.shape), numpy.dtype(x.dtype)) for x in flat))
     shapes = [_like(flat[0], shape) for shape in ready.shapes]
     if ready.attribute is None:
         return [_zeros(flat[0], shape) for shape in ready.shapes]
-    register()
     make = jax.ffi.ffi_call(TARGET, shapes, input_output_aliases=ready.aliases)
     return make(*flat, call=ready.attribute)[: sum(map(bool, _present_results(call)))]
 
@@ -275,19 +274,20 @@ def _zeros(first, shape):
 
 
 def check(call, flat):
-    """Raises trope.Error if the library would refuse a call of arrays with these shapes and dtypes."""
-    _make_ready(call, tuple((tuple(x.shape), numpy.dtype(x.dtype)) for x in flat))
+    """Raises trope.Error if the library would refuse a call of arrays with these shapes and dtypes. Returns the shapes and
+    dtypes of the results."""
+    ready = _make_ready(call, tuple((tuple(x.shape), numpy.dtype(x.dtype)) for x in flat))
+    return ready.shapes[: sum(map(bool, _present_results(call)))]
 
 
-@functools.lru_cache(maxsize=None)
-def register():
-    """Registers the handler with XLA for the CPU and, if this build of the library has CUDA, for GPUs."""
+def _register():
+    """Registers the handler with XLA, also for exported programs. Returns the platforms that this build serves."""
     handler = jax.ffi.pycapsule(_abi.lib.trope_xla_rotate)
-    jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
-    if has_cuda():
-        jax.ffi.register_ffi_target(TARGET, handler, platform="CUDA")
-
-
-def has_cuda():
     lines = dict(line.split(": ", 1) for line in _abi.lib.trope_info().decode().splitlines() if ": " in line)
-    return "cuda" in lines.get("backends", "")
+    platforms = ("cpu", "cuda") if "cuda" in lines.get("backends", "") else ("cpu",)
+    for platform in platforms:
+        jax.ffi.register_ffi_target(TARGET, handler, platform="CUDA" if platform == "cuda" else platform)
+    return platforms
+
+
+PLATFORMS = _register()

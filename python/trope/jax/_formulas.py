@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from .._errors import Error
 from .._norms import count_heads
 from .._spec import DIMS, subset, widen
+from ._call import arguments_of
 
 
 def as_wide(spec, whole, tensors):
@@ -58,19 +59,11 @@ def _scale(spec, side, g, tensors):
     return _primitives.scale(plain, g, side, tensors)
 
 
-def scaling_backward(spec, side, tensors, grads):
-    """Returns the gradients of Scaling: (d_g, d_tensors). The side has cos = g and sin = 0. A grad of None is 0."""
-    g = side.cos
-    d_tensors = rotate_some(False, spec, side, grads, scales=True)
-    keep = [i for i, grad in enumerate(grads) if grad is not None and spec.rotary_dims[i] > 0]
-    if not keep:
-        return jnp.zeros_like(g), d_tensors
+def scaling_gradient(spec, side, tensors, grads):
+    """Returns the gradient of Scaling's g. The side has sin = 0. A grad of None is 0."""
     # At angles of 0, M is the identity, so the gradient of the angles is <dy, J x>. With J' x instead of x, it is <dy, x>.
-    turned = [quarter_turn(tensors[i], spec, i, spec.pairing, -1) for i in keep]
-    some, turned = as_wide(subset(spec, keep), spec, turned)
-    _, given = as_wide(subset(spec, keep), spec, [grads[i] for i in keep])
-    zero = side._replace(freqs=jnp.zeros_like(g), cos=None, sin=None)
-    return _primitives.find_angle_gradient(some, zero, given, turned).astype(g.dtype), d_tensors
+    turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(tensors)]
+    return angle_gradient(spec, side._replace(freqs=side.sin, cos=None, sin=None), grads, turned)
 
 
 def rotate_some(transposed, spec, side, tensors, scales=False):
@@ -88,23 +81,18 @@ def rotate_some(transposed, spec, side, tensors, scales=False):
     return results
 
 
-def rotation_backward(transposed, spec, side, tensors, grads, wants_freqs, wants_tensors):
-    """Returns the gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0."""
-    keep = [i for i, grad in enumerate(grads) if grad is not None]
-    d_tensors = [None] * len(grads)
-    if wants_tensors:
-        d_tensors = rotate_some(not transposed, spec, side, grads)
-    turning = [i for i in keep if spec.rotary_dims[i] > 0]
-    if not wants_freqs or not turning:
-        return None, d_tensors
-    some, given = as_wide(subset(spec, turning), spec, [grads[i] for i in turning])
-    _, inputs = as_wide(subset(spec, turning), spec, [tensors[i] for i in turning])
-    if transposed:
-        given, inputs = inputs, given
-    return _primitives.find_angle_gradient(some, side, given, inputs).astype(side.freqs.dtype), d_tensors
+def angle_gradient(spec, side, dys, xs):
+    """Returns dL/d freqs from dy and x of each tensor. A tensor of None is 0. None: the gradient is 0."""
+    widths = spec.rotary_dims
+    keep = [i for i, (dy, x) in enumerate(zip(dys, xs)) if dy is not None and x is not None and widths[i] > 0]
+    if not keep:
+        return None
+    some, dys = as_wide(subset(spec, keep), spec, [dys[i] for i in keep])
+    _, xs = as_wide(subset(spec, keep), spec, [xs[i] for i in keep])
+    return _primitives.find_angle_gradient(some, side, dys, xs)
 
 
-def _along_freqs(transposed, spec, side, g, tensors):
+def along_freqs(transposed, spec, side, g, tensors):
     """Returns the derivative of M x, or M' x, if the angles move in direction g. g has the shape of the table."""
     sign = -1 if spec.inverse else 1
     if transposed:
@@ -114,55 +102,69 @@ def _along_freqs(transposed, spec, side, g, tensors):
     return _scale(spec, side, g, _primitives.rotate(False, spec, side, turned))
 
 
-def angle_gradient_backward(spec, side, dys, xs, g):
-    """Returns the gradients of <g, d_freqs(dy, x, freqs)>: (d_freqs, [d_dy, ...], [d_x, ...])."""
-    keep = [i for i, x in enumerate(xs) if x is not None]
-    count = len(xs)
-    some, dys = as_wide(subset(spec, keep), spec, [dys[i] for i in keep])
-    _, xs = as_wide(subset(spec, keep), spec, [xs[i] for i in keep])
-    d_dys = _along_freqs(False, some, side, g, xs)
-    d_xs = _along_freqs(True, some, side, g, dys)
+def _rotation_forward(call, saved, moved):
+    given, g = arguments_of(call, saved), arguments_of(call, moved).side.freqs
+    return along_freqs(call.backward, call.spec, given.side, g, given.srcs)
+
+
+def _rotation_reverse(call, saved, grads, wanted):
+    given = arguments_of(call, saved)
+    pair = (given.srcs, grads) if call.backward else (grads, given.srcs)
+    d_freqs = angle_gradient(call.spec, given.side, *pair)
+    d_freqs = None if d_freqs is None else d_freqs.astype(given.side.freqs.dtype)
+    return [None] * len(given.srcs) + [d_freqs if name == "freqs" else None for name in call.side]
+
+
+def angle_gradient_transpose(of_xs, spec, side, g, tensors, xs=None):
+    """Returns the gradients of <g, d_freqs(dy, x, freqs)> by dy, from x, or (if of_xs) by x, from dy."""
+    keep = [i for i, x in enumerate(xs or tensors) if x is not None]
+    some, given = as_wide(subset(spec, keep), spec, [tensors[i] for i in keep])
+    result = [None] * len(tensors)
+    for i, gradient in zip(keep, along_freqs(of_xs, some, side, g, given)):
+        result[i] = gradient
+    return result
+
+
+def angle_gradient_along_freqs(spec, side, dys, xs, g):
+    """Returns the derivative of d_freqs(dy, x, freqs) if freqs moves in direction g. An angle changes its own row only."""
     sign = -1 if spec.inverse else 1
-    minus_turned = [quarter_turn(x, some, i, spec.pairing, -1) for i, x in enumerate(xs)]
-    d_freqs = -g * sign * _primitives.find_angle_gradient(some, side, dys, minus_turned).astype(g.dtype)
-
-    def spread(gradients):
-        result = [None] * count
-        for i, gradient in zip(keep, gradients):
-            result[i] = gradient
-        return result
-
-    return d_freqs.astype(side.freqs.dtype), spread(d_dys), spread(d_xs)
+    minus_turned = [None if x is None else quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(xs)]
+    along = angle_gradient(spec, side, dys, minus_turned)
+    return None if along is None else -g.astype(along.dtype) * sign * along
 
 
 # ---- Norms ----
 
 
-def normed_backward(spec, given, rstds, grads, wants_freqs, wants_tensors, wants_weights):
-    """Returns (d_freqs, d_tensors, d_weights) of Normed. None: the gradient is 0, or not wanted. A grad of None is 0."""
-    count = len(grads)
-    turns = [wants_freqs and width > 0 for width in spec.rotary_dims]
-    wanted = [turns[i] or wants_tensors[i] or wants_weights[i] for i in range(count)]
-    of = [i for i in range(count) if wanted[i] and grads[i] is not None]
-    d_tensors, d_weights = [None] * count, [None] * count
-    if not of:
-        return None, d_tensors, d_weights
+def _normed_reverse(call, saved, grads, wanted):
+    spec, count = call.spec, len(grads)
+    arguments = len(wanted) - sum(settings.scope != "" for settings in spec.norms)
+    given, wants = arguments_of(call, saved[:arguments]), arguments_of(call, wanted[:arguments])
+    rest = iter(saved[arguments:])
+    rstds = [next(rest) if settings.scope else None for settings in spec.norms]
+    turns = [bool(wants.side.freqs) and width > 0 for width in spec.rotary_dims]
+    wants_weights = [bool(each) for each in wants.weights]
+    of = [i for i in range(count) if grads[i] is not None and (turns[i] or wants.srcs[i] or wants_weights[i])]
+    d_tensors, d_weights, d_freqs = [None] * count, [None] * count, None
+    if of:
+        some, dys = as_wide(subset(spec, of), spec, [grads[i] for i in of])
+        _, xs = as_wide(subset(spec, of), spec, [given.srcs[i] for i in of])
 
-    def pick(values, fill=None):
-        return [values[i] for i in of] + [fill] * (len(some.rotary_dims) - len(of))
+        def pick(values, fill=None):
+            return [values[i] for i in of] + [fill] * (len(some.rotary_dims) - len(of))
 
-    some, dys = as_wide(subset(spec, of), spec, [grads[i] for i in of])
-    _, xs = as_wide(subset(spec, of), spec, [given.srcs[i] for i in of])
-    # The tensor that as_wide adds gets a result that nobody reads, because the library refuses a tensor without a result.
-    wants_tensors, wants_weights = pick(wants_tensors, True), pick(wants_weights, False)
-    turns = pick(turns, False)
-    d_freqs, dxs, dws = _primitives.find_normed_gradients(
-        some, given.side, dys, xs, pick(given.weights), pick(rstds), any(turns), wants_tensors, wants_weights
-    )
-    for at, i in enumerate(of):
-        d_tensors[i] = dxs[at]
-        d_weights[i] = None if dws[at] is None else dws[at].astype(given.weights[i].dtype)
-    return None if d_freqs is None else d_freqs.astype(given.side.freqs.dtype), d_tensors, d_weights
+        # The tensor that as_wide adds gets a result that nobody reads: the library refuses a tensor without a result.
+        d_freqs, dxs, dws = _primitives.find_normed_gradients(
+            some, given.side, dys, xs, pick(given.weights), pick(rstds), any(pick(turns, False)),
+            pick(wants.srcs, True), pick(wants_weights, False),
+        )  # fmt: skip
+        for at, i in enumerate(of):
+            d_tensors[i] = dxs[at]
+            d_weights[i] = None if dws[at] is None else dws[at].astype(given.weights[i].dtype)
+    d_freqs = None if d_freqs is None else d_freqs.astype(given.side.freqs.dtype)
+    of_side = [d_freqs if name == "freqs" else None for name in call.side]
+    of_weights = [d for d, there in zip(d_weights, call.weight) if there]
+    return [*d_tensors, *of_side, *of_weights, *[None] * (len(saved) - arguments)]
 
 
 def _normalise(x, layout, settings, weight):
@@ -195,28 +197,69 @@ def _formula(spec, side, tensors, weights):
     return normalise(_primitives.rotate(False, alone, side, xs), "after")
 
 
-def normed_gradient_backward(call, given, grads):
-    """Returns the gradients of <grads, results of NormedGradient> with respect to freqs, dys, xs and weights."""
-    spec, side, count = call.spec, given.side, len(call.dst)
+def _refuse_copied_padding(spec):
+    """The formulas of jax.numpy do not know which tokens are padding. (Padding of zeros has no derivative.)"""
     if spec.padding == "copy":
-        raise Error("norms: with padding 'copy' a gradient of a norm cannot be differentiated again", "norms")
+        message = "norms: with padding 'copy' only the first gradient can be computed, in reverse mode"
+        raise Error(message, "norms")
+
+
+def jvp_by_some(function, primals, tangents):
+    """Returns the tangents of a function's results. A tangent of None is 0."""
+    of = [i for i, t in enumerate(tangents) if t is not None]
+
+    def call(*some):
+        merged = dict(zip(of, some))
+        return function(*(merged.get(i, x) for i, x in enumerate(primals)))
+
+    return jax.jvp(call, [primals[i] for i in of], [tangents[i] for i in of])[1]
+
+
+def _normed_forward(call, saved, moved):
+    _refuse_copied_padding(call.spec)
+
+    def results(*saved):
+        given = arguments_of(call, saved)
+        return _formula(call.spec, given.side, given.srcs, given.weights)
+
+    return jvp_by_some(results, saved, moved)
+
+
+def _normed_gradients(call, saved):
+    """Returns the results of NormedGradient, computed by jax.numpy."""
+    _refuse_copied_padding(call.spec)
+    given = arguments_of(call, saved)
     xs = [jnp.zeros_like(dy) if x is None else x for x, dy in zip(given.forward_srcs, given.srcs)]
 
     def results(freqs, xs, weights):
-        return _formula(spec, side._replace(freqs=freqs), xs, weights)
+        return _formula(call.spec, given.side._replace(freqs=freqs), xs, weights)
 
-    def gradients(freqs, dys, xs, weights):
-        ys, pull = jax.vjp(results, freqs, xs, weights)
-        d_freqs, d_xs, d_weights = pull([dy.astype(y.dtype) for dy, y in zip(dys, ys)])
-        first = [d_freqs if grads.d_freqs is not None else None]
-        first += [d if grad is not None else None for d, grad in zip(d_xs, grads.dsts)]
-        return first + [d if grad is not None else None for d, grad in zip(d_weights, grads.d_weights)]
+    ys, pull = jax.vjp(results, given.side.freqs, xs, given.weights)
+    d_freqs, d_xs, d_weights = pull([dy.astype(y.dtype) for dy, y in zip(given.srcs, ys)])
+    gradients = *zip(d_xs, call.dst), (d_freqs, call.d_freqs), *zip(d_weights, call.d_weight)
+    return [d for d, there in gradients if there]
 
-    inputs = side.freqs, given.srcs, xs, given.weights
-    upstream = [grads.d_freqs, *grads.dsts, *grads.d_weights]
-    first, pull = jax.vjp(gradients, *inputs)
-    d_freqs, d_dys, d_xs, d_weights = pull([None if d is None else g.astype(d.dtype) for d, g in zip(first, upstream)])
-    return d_freqs, d_dys, [d_xs[i] if call.forward_src[i] else None for i in range(count)], d_weights
 
+def _normed_gradient_forward(call, saved, moved):
+    return jvp_by_some(lambda *saved: _normed_gradients(call, saved), saved, moved)
+
+
+def _normed_gradient_reverse(call, saved, grads, wanted):
+    of = [i for i, is_wanted in enumerate(wanted) if is_wanted]
+
+    def gradients(*some):
+        merged = dict(zip(of, some))
+        results = _normed_gradients(call, [merged.get(i, x) for i, x in enumerate(saved)])
+        return [y for y, g in zip(results, grads) if g is not None]
+
+    first, pull = jax.vjp(gradients, *(saved[i] for i in of))
+    found = dict(zip(of, pull([g.astype(y.dtype) for y, g in zip(first, [g for g in grads if g is not None])])))
+    return [found.get(i) for i in range(len(saved))]
+
+
+# The formulas of the derivatives that are not calls of the library. A call has the arguments `saved`, which have the
+# tangents `moved` in forward mode, and its results have the gradients `grads` in reverse mode. None is 0.
+FORWARD = {"rotation": _rotation_forward, "normed": _normed_forward, "normed_gradient": _normed_gradient_forward}
+REVERSE = {"rotation": _rotation_reverse, "normed": _normed_reverse, "normed_gradient": _normed_gradient_reverse}
 
 from . import _primitives  # noqa: E402 (it imports this module)

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from .._options import ARRAYS
 from .._spec import DIMS
-from ._call import Arguments, Results, arguments_of, flatten, launch
+from ._call import Arguments, Results, arguments_of, check, flatten, launch
 
 
 def _batch_of(size, sizes):
@@ -199,28 +199,35 @@ def shift(call, flat, axes):
     return call._replace(side=names), flatten(given._replace(side=side))
 
 
-def _make_partitioned(call, count):
+# ---- one call on many devices ----
+
+
+def each(call, factors, axes, make=launch):
+    """Returns the function that makes the call on each device for its part."""
+    summed = flatten_factors(factors.summed_axes(axes))
+
+    def run(*flat):
+        local, flat = shift(call, flat, axes["s"]) if "s" in axes and factors.counts_tokens() else (call, flat)
+        return tuple(jax.lax.psum(y, over) if over else y for y, over in zip(make(local, flat), summed))
+
+    return run
+
+
+@functools.lru_cache(maxsize=1024)
+def _partitioned(call):
+    """Returns a function that makes the call. XLA may split its arrays over devices."""
+
     @custom_partitioning
     def trope_rotate(*flat):
-        return tuple(launch(call, *flat))
+        return tuple(launch(call, flat))
 
     def partition(mesh, arguments, results):
         factors = Factors(call, arguments)
-        specs = [x.sharding.spec for x in arguments[:count]]
-        axes = factors.axes_of(specs, mesh.shape)
-        place = lambda one: NamedSharding(mesh, factors.spec_of(one, axes))  # noqa: E731
-        summed = flatten_factors(factors.summed_axes(axes))
-
-        def lower(*flat):
-            local, flat = shift(call, flat, axes["s"]) if "s" in axes and factors.counts_tokens() else (call, flat)
-            return tuple(jax.lax.psum(y, over) if over else y for y, over in zip(launch(local, *flat), summed))
-
-        return (
-            mesh,
-            lower,
-            tuple(map(place, flatten_factors(factors.results))),
-            tuple(map(place, flatten_factors(factors.arguments))),
+        axes = factors.axes_of([x.sharding.spec for x in arguments[: len(call.dst)]], mesh.shape)
+        place = lambda factors_of: tuple(  # noqa: E731
+            NamedSharding(mesh, factors.spec_of(one, axes)) for one in flatten_factors(factors_of)
         )
+        return mesh, each(call, factors, axes), place(factors.results), place(factors.arguments)
 
     def rule(mesh, argument_types, result_types):
         arguments = [jax.ShapeDtypeStruct(tuple(t.shape), jax.numpy.float32) for t in argument_types]
@@ -230,7 +237,81 @@ def _make_partitioned(call, count):
     return trope_rotate
 
 
-@functools.lru_cache(maxsize=1024)
-def partitioned(call):
-    """Returns a function that makes the call. XLA may split its arrays over devices."""
-    return jax.jit(_make_partitioned(call, len(call.dst)))
+def lower(*flat, call):
+    """Makes a call of arrays that may be split over devices."""
+    mesh = mesh_of(flat)
+    factors, axes = split_of(call, flat, mesh)
+    if any(axes.values()):
+        specs, results = specs_of(factors, axes)
+        # The types of the results are known, so nothing is checked here.
+        names = set(mesh.explicit_axes)
+        split = jax.shard_map(each(call, factors, axes), mesh=mesh, in_specs=specs, out_specs=results, axis_names=names, check_vma=False)
+        return split(*flat)
+    # Inside a shard_map over a part of the mesh, XLA cannot ask for a partition. It never splits explicit types itself.
+    if mesh.explicit_axes or (mesh.manual_axes and mesh.auto_axes):
+        return tuple(launch(call, flat))
+    return _partitioned(call)(*flat)
+
+
+# ---- types ----
+
+
+def type_of(x):
+    return x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+
+
+def mesh_of(arrays):
+    """Returns the mesh of the types of arrays (or of their types)."""
+    meshes = [type_of(x).sharding.mesh for x in arrays]
+    return next((mesh for mesh in meshes if not mesh.empty), jax.sharding.get_abstract_mesh())
+
+
+def entries_of(x):
+    """Returns the mesh axes of each dimension of an array whose type says how it is split."""
+    spec = tuple(type_of(x).sharding.spec)
+    return spec + (None,) * (x.ndim - len(spec))
+
+
+def axes_in(spec):
+    """Returns the mesh axes in a PartitionSpec."""
+    return {axis for entry in spec if entry is not None for axis in (entry if isinstance(entry, tuple) else (entry,))}
+
+
+def split_of(call, flat, mesh):
+    """Returns the Factors of a call, and {factor: mesh axes} from the types of its tensors."""
+    factors = Factors(call, flat)
+    if not mesh.explicit_axes:
+        return factors, {}
+    return factors, factors.axes_of([entries_of(x) for x in flat[: len(call.dst)]], dict(mesh.shape))
+
+
+def specs_of(factors, axes):
+    """Returns the PartitionSpecs of the arguments and of the results."""
+    return tuple(
+        tuple(factors.spec_of(one, axes) for one in flatten_factors(of)) for of in (factors.arguments, factors.results)
+    )
+
+
+def place(call, flat):
+    """Splits the arguments of a call as its tensors are split, if their types say how."""
+    mesh = mesh_of(flat)
+    factors, axes = split_of(call, flat, mesh)
+    if not any(axes.values()):
+        return flat
+    specs = specs_of(factors, axes)[0]
+    return [x if entries_of(x) == tuple(spec) else reshard(x, mesh, spec) for x, spec in zip(flat, specs)]
+
+
+def reshard(x, mesh, spec):
+    return jax.sharding.reshard(x, NamedSharding(mesh, spec))
+
+
+def type_results(*types, call):
+    """Returns the types of the results of a call."""
+    mesh, first = mesh_of(types), types[0]
+    factors, axes = split_of(call, types, mesh)
+    shapes = check(call, types)
+    return [
+        first.update(shape=shape.shape, dtype=shape.dtype, weak_type=False, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, specs_of(factors, axes)[1])
+    ]

@@ -1,184 +1,243 @@
-"""The primitives of trope.jax. Each is one call of the library, with its derivative and its rule for jax.vmap.
+"""The primitives of trope.jax. Each is one call of the library, with its derivatives and its rule for jax.vmap.
 
-    Rotation        y = M x, or its transpose           AngleGradient    dL/d freqs, from dy and x
-    Scaling         y = g x, for a table g              Normed           a rotation with norms
-                                                        NormedGradient   all gradients of Normed
+    rotation   y = M x, or its transpose            angle_gradient    dL/d freqs, from dy and x
+    scaling    y = g x, for a table g               normed            a rotation with norms
+                                                    normed_gradient   all gradients of normed
 
-The derivatives are made of the same primitives (_formulas.py), so they can be differentiated again.
+JAX transposes the calls that are linear: rotations, scalings, and angle gradients. The other derivatives are calls of
+`tangent`, a linear map with a formula for forward mode and a cheaper one for reverse mode. All derivatives are made of the
+same primitives (_formulas.py), so they can be differentiated again.
 """
 
 import functools
 
 import jax
-from jax.experimental.hijax import HiPrim, Zero
+from jax._src.dispatch import prim_requires_devices_during_lowering  # JAX has no public name for it
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
+from .. import _abi
 from .._errors import Error
 from .._options import ARRAYS
 from .._spec import DIMS
-from . import _formulas
-from ._call import Arguments, Call, arguments_of, flatten, launch, results_of
-from ._partition import partitioned
+from . import _formulas, _partition
+from ._call import PLATFORMS, Arguments, Call, arguments_of, flatten, results_of, varying_axes
 
 
-@jax.tree_util.register_static
-class _Static(tuple):
-    """Residuals of a derivative that are known when a function is traced."""
+def bind(primitive, call, flat):
+    """Makes a call. Its arguments and results are the arrays that are present, in order."""
+    axes = frozenset().union(*map(varying_axes, flat))
+    flat = _partition.place(call, [vary(x, axes) for x in flat])
+    return primitive.bind(*flat, call=call)
+
+
+def vary(x, axes):
+    """Makes the type of x vary over these manual mesh axes. The gradient is then summed over them."""
+    missing = axes - varying_axes(x)
+    return jax.lax.pcast(x, tuple(sorted(missing, key=str)), to="varying") if missing else x
+
+
+# ---- derivatives ----
+
+
+def _present(tangents):
+    """Returns the tangents, or upstream gradients, with None for 0."""
+    return [None if isinstance(t, ad.Zero) or t.dtype == jax.dtypes.float0 else t for t in tangents]
+
+
+def _with_zeros(results, tangents):
+    return results, [ad.Zero(jax.typeof(y).to_tangent_aval()) if t is None else t for y, t in zip(results, tangents)]
+
+
+def _sum(parts):
+    """Returns the sum of derivatives, where None is 0."""
+    present = [part for part in parts if part is not None]
+    return None if not present else sum(present[1:], present[0])
+
+
+def _is_transposed_by(array):
+    return array is not None and ad.is_undefined_primal(array)
+
+
+def _cotangents(call, flat, srcs, forward_srcs=None, side=None):
+    """Returns the gradients of the arguments by which a call is transposed, in order, and None for the others."""
+    nothing = [None] * len(call.dst)
+    gradients = [
+        *srcs,
+        *[d for d, there in zip(forward_srcs or nothing, call.forward_src) if there],
+        *[(side or {}).get(name) for name in call.side],
+    ]
+    return [d if ad.is_undefined_primal(x) else None for x, d in zip(flat, gradients)]
+
+
+def _rotation_jvp(primals, tangents, call):
+    given, moved = arguments_of(call, primals), arguments_of(call, _present(tangents))
+    for name in ("cos", "sin"):
+        if getattr(moved.side, name) is not None:
+            message = "%s has a gradient to compute, which is possible only for freqs: give freqs, or use stop_gradient"
+            raise Error(message % name, name)
+    turns = moved.side.freqs is not None
+    results = bind(rotation, call._replace(in_place=call.in_place and not turns), primals)
+    parts = [_formulas.rotate_some(call.backward, call.spec, given.side, moved.srcs)]
+    if turns:
+        moved = [None] * len(call.dst) + [moved.side.freqs if name == "freqs" else None for name in call.side]
+        parts.append(differentiate("rotation", call, primals, moved, results))
+    return _with_zeros(results, [_sum(each) for each in zip(*parts)])
+
+
+def _rotation_transpose(grads, *flat, call):
+    side = arguments_of(call, flat).side
+    return _cotangents(call, flat, _formulas.rotate_some(not call.backward, call.spec, side, _present(grads)))
+
+
+def _scaling_jvp(primals, tangents, call):
+    spec, given, moved = call.spec, arguments_of(call, primals), arguments_of(call, _present(tangents))
+    results = bind(scaling, call._replace(in_place=False), primals)
+    parts = [_formulas.rotate_some(False, spec, given.side, moved.srcs, scales=True)]
+    if moved.side.cos is not None:
+        parts.append(scale(spec, moved.side.cos, given.side, given.srcs))
+    return _with_zeros(results, [_sum(each) for each in zip(*parts)])
+
+
+def _scaling_transpose(grads, *flat, call):
+    given, grads = arguments_of(call, flat), _present(grads)
+    if _is_transposed_by(given.side.cos):
+        d_g = _formulas.scaling_gradient(call.spec, given.side, given.srcs, grads)
+        return _cotangents(call, flat, [None] * len(grads), side={"cos": d_g})
+    return _cotangents(call, flat, _formulas.rotate_some(False, call.spec, given.side, grads, scales=True))
+
+
+def _angle_gradient_jvp(primals, tangents, call):
+    given, moved = arguments_of(call, primals), arguments_of(call, _present(tangents))
+    along = functools.partial(_formulas.angle_gradient, call.spec, given.side)
+    parts = [along(moved.srcs, given.forward_srcs), along(given.srcs, moved.forward_srcs)]
+    if moved.side.freqs is not None:
+        parts.append(
+            _formulas.angle_gradient_along_freqs(
+                call.spec, given.side, given.srcs, given.forward_srcs, moved.side.freqs
+            )
+        )
+    return _with_zeros(bind(angle_gradient, call, primals), [_sum(parts)])
+
+
+def _angle_gradient_transpose(grads, *flat, call):
+    (g,) = _present(grads)
+    dys, xs, side = arguments_of(call, flat)[:3]
+    nothing = [None] * len(dys)
+    if g is None:
+        return [None] * len(flat)
+    if any(map(_is_transposed_by, dys)):
+        return _cotangents(call, flat, _formulas.angle_gradient_transpose(False, call.spec, side, g, xs))
+    return _cotangents(call, flat, nothing, _formulas.angle_gradient_transpose(True, call.spec, side, g, dys, xs))
+
+
+def _normed_jvp(primals, tangents, call):
+    """The results of a call with call.rstd are also rstd of each norm, which has no derivative of its own."""
+    count = sum(call.dst) + sum(call.rstd)
+    has_norm = tuple(settings.scope != "" for settings in call.spec.norms)
+    results = bind(normed, call._replace(rstd=has_norm, in_place=False), primals)
+    dsts = results[: len(call.dst)]
+    moved = differentiate("normed", call, [*primals, *results[len(dsts) :]], _present(tangents), dsts)
+    return _with_zeros(results[:count], [*moved, *[None] * (count - len(dsts))])
+
+
+def _normed_gradient_jvp(primals, tangents, call):
+    results = bind(normed_gradient, call._replace(in_place=False), primals)
+    return results, differentiate("normed_gradient", call, primals, _present(tangents), results)
+
+
+# ---- linear maps with a formula for each mode ----
+
+
+def differentiate(kind, call, saved, moved, results):
+    """Returns the tangents of results of a call. saved: what the formulas of `kind` need, which starts with the arguments.
+    moved: the tangents of the arguments, or None."""
+    wanted = tuple(t is not None for t in moved) + (False,) * (len(saved) - len(moved))
+    types = tuple(jax.typeof(y).to_tangent_aval() for y in results)
+    return tangent.bind(*saved, *[t for t in moved if t is not None], kind=kind, call=call, wanted=wanted, types=types)
+
+
+def _push(*flat, kind, call, wanted, types):
+    saved, rest = flat[: len(wanted)], iter(flat[len(wanted) :])
+    moved = [next(rest) if is_wanted else None for is_wanted in wanted]
+    return tuple(y.astype(t.dtype) for y, t in zip(_formulas.FORWARD[kind](call, saved, moved), types))
+
+
+def _tangent_jvp(primals, tangents, **params):
+    count = len(params["wanted"])
+    tangents = _present(tangents)
+    parts = []
+    if any(t is not None for t in tangents[count:]):
+        moved = [jax.numpy.zeros_like(x) if t is None else t for x, t in zip(primals[count:], tangents[count:])]
+        parts.append(tangent.bind(*primals[:count], *moved, **params))
+    if any(t is not None for t in tangents[:count]):
+        of_saved = [*tangents[:count], *[None] * (len(tangents) - count)]
+        parts.append(_formulas.jvp_by_some(functools.partial(_push, **params), primals, of_saved))
+    results = tangent.bind(*primals, **params)
+    return _with_zeros(results, [_sum(each) for each in zip(*parts)] if parts else [None] * len(results))
+
+
+def _tangent_transpose(grads, *flat, kind, call, wanted, types):
+    saved, moved = flat[: len(wanted)], flat[len(wanted) :]
+    gradients = _formulas.REVERSE[kind](call, saved, _present(grads), wanted)
+    gradients = [d for d, is_wanted in zip(gradients, wanted) if is_wanted]
+    return [None] * len(saved) + [d if ad.is_undefined_primal(x) else None for x, d in zip(moved, gradients)]
+
+
+def _batch_tangent(axis_data, flat, dims, **params):
+    if all(dim is None for dim in dims):
+        return tangent.bind(*flat, **params), (None,) * len(params["types"])
+    return jax.vmap(functools.partial(_push, **params), tuple(dims))(*flat), (0,) * len(params["types"])
+
+
+# ---- the primitives ----
 
 
 @functools.lru_cache(maxsize=1024)
-def _result_types(call, types):
-    return tuple(jax.make_jaxpr(partitioned(call))(*types).out_avals)
+def _compiled(primitive, params):
+    return jax.jit(functools.partial(primitive.bind, **dict(params)))
 
 
-class _Launch(HiPrim):
-    """A call. Its arguments and results are the arrays that are present, in order."""
-
-    def __init__(self, call, types):
-        self.in_avals, self.out_aval = types, _result_types(call, types)
-        self.params = {"call": call, "types": types}
-        super().__init__()
-
-    def expand(self, *flat):
-        mesh = jax.typeof(flat[0]).sharding.mesh
-        # Inside a shard_map over a part of the mesh, XLA cannot ask for a partition.
-        if mesh.manual_axes and mesh.auto_axes:
-            return tuple(launch(self.call, *flat))
-        return partitioned(self.call)(*flat)
-
-    def batch(self, axis_data, flat, dims):
-        whole = _fold(self.call, flat, dims, axis_data.size)
-        if whole is not None:
-            call, arguments, unfold = whole
-            results = bind(type(self), call, arguments)
-            return unfold(results), (0,) * len(results)
-        return _map(type(self), self.call, flat, dims)
-
-    def jvp(self, primals, tangents):
-        """jax.checkpoint calls this instead of vjp_fwd. It uses the same vjp, so forward mode stays unsupported."""
-        wanted = tuple(not isinstance(t, Zero) for t in tangents)
-
-        def merge(flat):
-            rest = iter(flat)
-            return [next(rest) if is_wanted else x for x, is_wanted in zip(primals, wanted)]
-
-        @jax.custom_vjp
-        def call(*flat):
-            return self(*merge(flat))
-
-        def backward(saved, grads):
-            return tuple(d for d, is_wanted in zip(self.vjp_bwd_retval(saved, grads), wanted) if is_wanted)
-
-        call.defvjp(lambda *flat: self.vjp_fwd(wanted, *merge(flat)), backward)
-        pick = [tuple(x for x, is_wanted in zip(given, wanted) if is_wanted) for given in (primals, tangents)]
-        return jax.jvp(call, *pick)
-
-    def _split(self, grads):
-        """Returns the upstream gradients as Results. None means 0."""
-        return results_of(self.call, [None if isinstance(grad, Zero) else grad for grad in grads])
+def _run(primitive, *flat, **params):
+    with jax.disable_jit(False):
+        return _compiled(primitive, tuple(params.items()))(*flat)
 
 
-def bind(kind, call, flat):
-    """Makes a call. kind: the class of its primitive."""
-    types = tuple(jax.typeof(x) for x in flat)
-    return kind(call, types)(*flat)
+def _refuse_platform(ctx, *flat, call):
+    platform = ", ".join(ctx.platforms or ctx.module_context.platforms)
+    if platform == "cuda":
+        raise Error("trope.jax cannot run on cuda: the library at %s was built without CUDA" % _abi.lib._name)
+    raise Error("trope.jax runs on cpu and cuda, and cannot run on %s" % platform)
 
 
-def _cotangents(call, srcs, forward_srcs=None, side=None, weights=None):
-    """Returns the gradients of all arguments of a call, in order. None: the argument has no gradient."""
-    count = len(call.dst)
-    nothing = [None] * count
-    side = side or {}
-    rstds = [True for there in (call.rstd if call.backward else ()) if there]
-    return (
-        *srcs,
-        *[d for d, there in zip(forward_srcs or nothing, call.forward_src) if there],
-        *[side.get(name) for name in call.side],
-        *[d for d, there in zip(weights or nothing, call.weight) if there],
-        *[None for _ in rstds],
-    )
+def _define(name, jvp, transpose=None):
+    primitive = Primitive("trope_" + name)
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(_run, primitive))
+    primitive.def_abstract_eval(_partition.type_results)
+    mlir.register_lowering(primitive, _refuse_platform)
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, mlir.lower_fun(_partition.lower, multiple_results=True), platform=platform)
+    prim_requires_devices_during_lowering.add(primitive)
+    ad.primitive_jvps[primitive] = jvp
+    if transpose:
+        ad.primitive_transposes[primitive] = transpose
+    batching.fancy_primitive_batchers[primitive] = functools.partial(_batch, primitive)
+    return primitive
 
 
-class Rotation(_Launch):
-    """M x, or M' x if call.backward."""
-
-    def vjp_fwd(self, wanted, *flat):
-        call, wanted = self.call, arguments_of(self.call, wanted)
-        for name in ("cos", "sin"):
-            if getattr(wanted.side, name):
-                message = "%s has a gradient to compute, which is possible only for freqs: give freqs, or use stop_gradient"
-                raise Error(message % name, name)
-        given = arguments_of(call, flat)
-        wants_freqs = bool(wanted.side.freqs)
-        tensors = given.srcs if wants_freqs else []
-        results = bind(Rotation, call._replace(in_place=call.in_place and not wants_freqs), flat)
-        return results, (given.side, tensors, _Static((wants_freqs, any(wanted.srcs))))
-
-    def vjp_bwd_retval(self, saved, grads):
-        side, tensors, (wants_freqs, wants_tensors) = saved
-        d_freqs, d_tensors = _formulas.rotation_backward(
-            self.call.backward, self.call.spec, side, tensors, self._split(grads).dsts, wants_freqs, wants_tensors
-        )
-        return _cotangents(self.call, d_tensors, side={"freqs": d_freqs})
-
-
-class Scaling(_Launch):
-    """The product of each element of the windows with g at its token: a rotation whose table is cos = g, sin = 0."""
-
-    def vjp_fwd(self, wanted, *flat):
-        given = arguments_of(self.call, flat)
-        return bind(Scaling, self.call._replace(in_place=False), flat), (given.side, given.srcs)
-
-    def vjp_bwd_retval(self, saved, grads):
-        side, tensors = saved
-        d_g, d_tensors = _formulas.scaling_backward(self.call.spec, side, tensors, self._split(grads).dsts)
-        return _cotangents(self.call, d_tensors, side={"cos": d_g})
-
-
-class AngleGradient(_Launch):
-    """dL/d freqs in f32 (f64 with f64 tensors)."""
-
-    def vjp_fwd(self, wanted, *flat):
-        given = arguments_of(self.call, flat)
-        return bind(AngleGradient, self.call, flat), (given.srcs, given.forward_srcs, given.side)
-
-    def vjp_bwd_retval(self, saved, grads):
-        dys, xs, side = saved
-        g = self._split(grads).d_freqs
-        if g is None:
-            return _cotangents(self.call, [None] * len(dys))
-        d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(self.call.spec, side, dys, xs, g)
-        return _cotangents(self.call, d_dys, d_xs, {"freqs": d_freqs})
-
-
-class Normed(_Launch):
-    """A rotation with norms. With call.rstd, its further results are rstd of each norm, which have no gradient."""
-
-    def vjp_fwd(self, wanted, *flat):
-        call, wanted = self.call, arguments_of(self.call, wanted)
-        given = arguments_of(call, flat)
-        wants = bool(wanted.side.freqs), tuple(map(bool, wanted.srcs)), tuple(map(bool, wanted.weights))
-        has_norm = tuple(settings.scope != "" for settings in call.spec.norms)
-        results = bind(Normed, call._replace(rstd=has_norm, in_place=False), flat)
-        rstds = results_of(call._replace(rstd=has_norm), results).rstds
-        return results[: len(self.out_aval)], (given, rstds, _Static(wants))
-
-    def vjp_bwd_retval(self, saved, grads):
-        given, rstds, wants = saved
-        grads = self._split(grads).dsts
-        d_freqs, d_tensors, d_weights = _formulas.normed_backward(self.call.spec, given, rstds, grads, *wants)
-        return _cotangents(self.call, d_tensors, side={"freqs": d_freqs}, weights=d_weights)
-
-
-class NormedGradient(_Launch):
-    """The gradients of Normed. Its own derivative differentiates the formula in jax.numpy."""
-
-    def vjp_fwd(self, wanted, *flat):
-        call = self.call
-        return bind(NormedGradient, call._replace(in_place=False), flat), arguments_of(call, flat)
-
-    def vjp_bwd_retval(self, given, grads):
-        d_freqs, d_dys, d_xs, d_weights = _formulas.normed_gradient_backward(self.call, given, self._split(grads))
-        return _cotangents(self.call, d_dys, d_xs, {"freqs": d_freqs}, d_weights)
+def _define_tangent():
+    primitive = Primitive("trope_tangent")
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(_run, primitive))
+    primitive.def_abstract_eval(lambda *flat, types, **params: types)
+    mlir.register_lowering(primitive, mlir.lower_fun(_push, multiple_results=True))
+    prim_requires_devices_during_lowering.add(primitive)
+    ad.primitive_jvps[primitive] = _tangent_jvp
+    ad.primitive_transposes[primitive] = _tangent_transpose
+    batching.fancy_primitive_batchers[primitive] = _batch_tangent
+    return primitive
 
 
 # ---- The calls that the formulas are made of ----
@@ -188,16 +247,16 @@ def _names(side):
     return tuple([name for name in ARRAYS if getattr(side, name) is not None])
 
 
-def rotate(transposed, spec, side, tensors, in_place=False, kind=Rotation):
+def rotate(transposed, spec, side, tensors, in_place=False, primitive=None):
     """Returns M x of each tensor, or M' x."""
     count = len(tensors)
     call = Call(transposed, spec, _names(side), (True,) * count, (False,) * count, in_place=in_place)
-    return list(bind(kind, call, flatten(Arguments(list(tensors), [], side, [], []))))
+    return list(bind(primitive or rotation, call, flatten(Arguments(list(tensors), [], side, [], []))))
 
 
 def scale(spec, g, side, tensors):
     side = side._replace(freqs=None, cos=g, sin=jax.numpy.zeros_like(g))
-    return rotate(False, spec, side, tensors, kind=Scaling)
+    return rotate(False, spec, side, tensors, primitive=scaling)
 
 
 def find_angle_gradient(spec, side, dys, xs):
@@ -206,7 +265,7 @@ def find_angle_gradient(spec, side, dys, xs):
     reads = tuple(width > 0 for width in spec.rotary_dims)
     call = Call(True, spec, _names(side), (False,) * count, reads, d_freqs=True)
     xs = [x if is_read else None for x, is_read in zip(xs, reads)]
-    return bind(AngleGradient, call, flatten(Arguments(list(dys), xs, side, [], [])))[0]
+    return bind(angle_gradient, call, flatten(Arguments(list(dys), xs, side, [], [])))[0]
 
 
 def rotate_normed(spec, side, tensors, weights, in_place=False):
@@ -215,7 +274,7 @@ def rotate_normed(spec, side, tensors, weights, in_place=False):
     call = Call(
         False, spec, _names(side), (True,) * count, (False,) * count, weight=has_weight, in_place=in_place
     )  # fmt: skip
-    return list(bind(Normed, call, flatten(Arguments(list(tensors), [], side, weights, []))))
+    return list(bind(normed, call, flatten(Arguments(list(tensors), [], side, weights, []))))
 
 
 def find_normed_gradients(spec, side, dys, xs, weights, rstds, wants_freqs, wants_tensors, wants_weights):
@@ -226,20 +285,60 @@ def find_normed_gradients(spec, side, dys, xs, weights, rstds, wants_freqs, want
         True, spec, _names(side), tuple(wants_tensors), reads, wants_freqs, *present, tuple(wants_weights), in_place=True
     )
     xs = [x if is_read else None for x, is_read in zip(xs, reads)]
-    results = results_of(call, bind(NormedGradient, call, flatten(Arguments(list(dys), xs, side, weights, rstds))))
+    results = results_of(call, bind(normed_gradient, call, flatten(Arguments(list(dys), xs, side, weights, rstds))))
     return results.d_freqs, results.dsts, results.d_weights
 
 
 # ---- jax.vmap ----
 
 
-def _map(kind, call, flat, dims):
+def _batch(primitive, axis_data, flat, dims, call):
+    if all(dim is None for dim in dims):
+        results = bind(primitive, call, flat)
+        return results, (None,) * len(results)
+    if any(entry is not None for x in flat for entry in _partition.entries_of(x)):
+        return _batch_split(primitive, call, flat, dims, axis_data.explicit_mesh_axis)
+    whole = _fold(call, flat, dims, axis_data.size)
+    if whole is not None:
+        call, arguments, unfold = whole
+        results = unfold(bind(primitive, call, arguments))
+        return results, (0,) * len(results)
+    return _map(primitive, call, flat, dims)
+
+
+def _batch_split(primitive, call, flat, dims, mapped):
+    """Maps the calls on each device, for its part of arrays whose types say how they are split. `mapped`: the mesh axes that
+    split the mapped dimension, or None."""
+    mesh = _partition.mesh_of(flat)
+    entries = [_partition.entries_of(x) for x in flat]
+    entries = [one if dim is None else one[:dim] + one[dim + 1 :] for one, dim in zip(entries, dims)]
+    shapes = [x.shape if dim is None else x.shape[:dim] + x.shape[dim + 1 :] for x, dim in zip(flat, dims)]
+    factors = _partition.Factors(call, [jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, flat)])
+    axes = factors.axes_of(entries[: len(call.dst)], dict(mesh.shape))
+    specs, results = _partition.specs_of(factors, axes)
+    mapped = mapped if mapped is None or len(mapped) > 1 else mapped[0]
+    specs = [s if dim is None else PartitionSpec(*s[:dim], mapped, *s[dim:]) for s, dim in zip(specs, dims)]
+    one = _partition.each(call, factors, axes, functools.partial(bind, primitive))
+    split = jax.shard_map(
+        jax.vmap(one, tuple(dims)),
+        mesh=mesh,
+        in_specs=tuple(specs),
+        out_specs=tuple(PartitionSpec(mapped, *s) for s in results),
+        axis_names=set(mesh.explicit_axes),
+        # If tensors are split over different axes, all results of the call are typed as varying over all of them.
+        check_vma=len({frozenset(_partition.axes_in(s)) for s in specs[: len(call.dst)]}) == 1,
+    )
+    flat = [x if _partition.entries_of(x) == tuple(s) else _partition.reshard(x, mesh, s) for x, s in zip(flat, specs)]
+    return jax.jit(split)(*flat), (0,) * len(results)
+
+
+def _map(primitive, call, flat, dims):
     """Makes one call for each entry of the mapped dimension."""
     moved = [x if dim is None else jax.numpy.moveaxis(x, dim, 0) for x, dim in zip(flat, dims)]
 
     def one(mapped):
         rest = iter(mapped)
-        return bind(kind, call, [x if dim is None else next(rest) for x, dim in zip(moved, dims)])
+        return bind(primitive, call, [x if dim is None else next(rest) for x, dim in zip(moved, dims)])
 
     results = jax.lax.map(one, [x for x, dim in zip(moved, dims) if dim is not None])
     return tuple(results), (0,) * len(results)
@@ -334,3 +433,10 @@ def _fold_beside(name, x, dim, size, inner):
     if rank < 3:
         return x.reshape(size * inner, x.shape[-1])
     return jax.numpy.moveaxis(x, 0, 1).reshape(x.shape[1], size * inner, x.shape[-1])
+
+rotation = _define("rotation", _rotation_jvp, _rotation_transpose)
+scaling = _define("scaling", _scaling_jvp, _scaling_transpose)
+angle_gradient = _define("angle_gradient", _angle_gradient_jvp, _angle_gradient_transpose)
+normed = _define("normed", _normed_jvp)
+normed_gradient = _define("normed_gradient", _normed_gradient_jvp)
+tangent = _define_tangent()
