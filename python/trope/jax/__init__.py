@@ -13,8 +13,10 @@ In jitted code a call writes its results to the memory of its tensors, if nothin
 first copies them, for example if the caller of a jitted function does not donate them.
 
 `norms` takes a trope.Norm for each tensor. The weights of the norms have gradients too. An `inv_freq` that is a jax array
-has a gradient: the call then reads a table that is made from it. cos and sin have no gradient: pass freqs instead. Forward
-mode (jax.jvp, jax.jacfwd, jax.hessian) is not supported: use jax.grad and jax.jacrev.
+has a gradient: the call then reads a table that is made from it. cos and sin have no derivative: pass freqs instead.
+
+jax.export needs disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("trope_rotate")], because JAX does not know the
+call. A process that loads the program must import trope.jax before it calls it. Symbolic shapes are refused.
 """
 
 from __future__ import annotations
@@ -23,10 +25,8 @@ from typing import TYPE_CHECKING, Any, Tuple, overload
 
 import jax
 
-try:
-    from jax.experimental.hijax import HiPrim as _HiPrim  # noqa: F401
-except ImportError:
-    raise ImportError("trope.jax needs jax 0.11 or later, and this is %s" % jax.__version__) from None
+if jax.__version_info__ < (0, 11):
+    raise ImportError("trope.jax needs jax 0.11 or later, and this is %s" % jax.__version__)
 
 from .._errors import Error  # noqa: E402
 from .._norms import count_heads, refuse_norm, resolve_norms  # noqa: E402

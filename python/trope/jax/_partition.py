@@ -8,8 +8,9 @@ tables and weights, which are sums over split dimensions, are then summed over t
 import functools
 
 import jax
+import numpy
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._options import ARRAYS
 from .._spec import DIMS
@@ -222,8 +223,12 @@ def _partitioned(call):
         return tuple(launch(call, flat))
 
     def partition(mesh, arguments, results):
-        factors = Factors(call, arguments)
-        axes = factors.axes_of([x.sharding.spec for x in arguments[: len(call.dst)]], mesh.shape)
+        factors, axes = Factors(call, arguments), {}
+        if mesh.empty:  # no array of the program is split
+            devices = sorted(arguments[0].sharding.device_set, key=lambda device: device.id)
+            mesh = Mesh(numpy.array(devices), ("devices",))
+        else:
+            axes = factors.axes_of([x.sharding.spec for x in arguments[: len(call.dst)]], mesh.shape)
         place = lambda factors_of: tuple(  # noqa: E731
             NamedSharding(mesh, factors.spec_of(one, axes)) for one in flatten_factors(factors_of)
         )
@@ -241,16 +246,17 @@ def lower(*flat, call):
     """Makes a call of arrays that may be split over devices."""
     mesh = mesh_of(flat)
     factors, axes = split_of(call, flat, mesh)
-    if any(axes.values()):
+    if axes:
         specs, results = specs_of(factors, axes)
-        # The types of the results are known, so nothing is checked here.
-        names = set(mesh.explicit_axes)
-        split = jax.shard_map(each(call, factors, axes), mesh=mesh, in_specs=specs, out_specs=results, axis_names=names, check_vma=False)
+        split = jax.shard_map(
+            each(call, factors, axes), mesh=mesh, in_specs=specs, out_specs=results, axis_names=set(mesh.explicit_axes),
+            check_vma=False,  # type_results has said how the results are split
+        )  # fmt: skip
         return split(*flat)
-    # Inside a shard_map over a part of the mesh, XLA cannot ask for a partition. It never splits explicit types itself.
-    if mesh.explicit_axes or (mesh.manual_axes and mesh.auto_axes):
-        return tuple(launch(call, flat))
-    return _partitioned(call)(*flat)
+    # XLA cannot ask for a partition inside a shard_map over a part of the mesh, and splits no array of explicit types.
+    if mesh.auto_axes and not mesh.manual_axes or not (mesh.manual_axes or mesh.explicit_axes):
+        return _partitioned(call)(*flat)
+    return tuple(launch(call, flat))
 
 
 # ---- types ----
@@ -280,9 +286,8 @@ def axes_in(spec):
 def split_of(call, flat, mesh):
     """Returns the Factors of a call, and {factor: mesh axes} from the types of its tensors."""
     factors = Factors(call, flat)
-    if not mesh.explicit_axes:
-        return factors, {}
-    return factors, factors.axes_of([entries_of(x) for x in flat[: len(call.dst)]], dict(mesh.shape))
+    explicit = mesh.explicit_axes
+    return factors, factors.axes_of(list(map(entries_of, flat[: len(call.dst)])), dict(mesh.shape)) if explicit else {}
 
 
 def specs_of(factors, axes):
@@ -295,10 +300,9 @@ def specs_of(factors, axes):
 def place(call, flat):
     """Splits the arguments of a call as its tensors are split, if their types say how."""
     mesh = mesh_of(flat)
-    factors, axes = split_of(call, flat, mesh)
-    if not any(axes.values()):
+    if not mesh.explicit_axes:
         return flat
-    specs = specs_of(factors, axes)[0]
+    specs = specs_of(*split_of(call, flat, mesh))[0]
     return [x if entries_of(x) == tuple(spec) else reshard(x, mesh, spec) for x, spec in zip(flat, specs)]
 
 

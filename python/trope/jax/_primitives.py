@@ -196,7 +196,11 @@ def _batch_tangent(axis_data, flat, dims, **params):
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(primitive, params):
-    return jax.jit(functools.partial(primitive.bind, **dict(params)))
+    def run(*flat):
+        return primitive.bind(*flat, **dict(params))
+
+    run.__name__ = run.__qualname__ = primitive.name  # errors of JAX name it
+    return jax.jit(run)
 
 
 def _run(primitive, *flat, **params):
