@@ -1,5 +1,7 @@
 """The derivatives of trope.jax.rotate, against finite differences in f64, and against MaxText's formulas in f32."""
 
+import re
+
 import jax_cases
 from jax_cases import CASES, as_tuple, random, tensors_of
 
@@ -94,24 +96,96 @@ def test_a_third_derivative_matches_finite_differences(x64):
     assert abs(expected) > 0.05 and abs(found - expected) < 1e-7 * (1 + abs(expected))
 
 
-def test_a_second_derivative_of_norms_with_copied_padding_is_refused():
+def test_further_derivatives_of_norms_with_copied_padding_are_refused():
     options = dict(CASES["padded freqs"][1], norms=trope.Norm(random(1, 16), eps=1e-5))
     loss = lambda x: (trope.jax.rotate(x, **options) ** 3).sum()  # noqa: E731
-    with pytest.raises(trope.Error, match="norms: with padding 'copy'"):
-        jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum())(random(2, 9, 4, 16))
-
-
-def test_forward_mode_is_refused():
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda x: trope.jax.rotate(x, **CASES["thd"][1]), tensors_of("thd"), tensors_of("thd"))
+    x = random(2, 9, 4, 16)
+    for derivative in (jax.grad(lambda x: (jax.grad(loss)(x) ** 2).sum()), lambda x: jax.jvp(loss, (x,), (x,))):
+        with pytest.raises(trope.Error, match="norms: with padding 'copy'"):
+            derivative(x)
 
 
 @pytest.mark.parametrize("table", ["cos", "sin"])
-def test_gradients_of_cos_and_sin_are_refused(table):
+def test_derivatives_of_cos_and_sin_are_refused(table):
     options = dict(CASES["cos and sin"][1])
     given = options.pop(table)
-    with pytest.raises(trope.Error, match="^%s has a gradient.*give freqs" % table):
-        jax.grad(lambda t: trope.jax.rotate(tensors_of("bshd")[0], **options, **{table: t}).sum())(given)
+    loss = lambda t: trope.jax.rotate(tensors_of("bshd")[0], **options, **{table: t}).sum()  # noqa: E731
+    for derivative in (jax.grad(loss), lambda t: jax.jvp(loss, (t,), (t,))):
+        with pytest.raises(trope.Error, match="^%s has a derivative.*give freqs" % table):
+            derivative(given)
+
+
+# ---- Forward mode ----
+
+
+def along(function, arguments, direction):
+    return jax.jvp(function, arguments, direction)[1]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_forward_mode_matches_reverse_mode(name, x64):
+    """First derivatives, and forward over reverse, reverse over forward and forward over forward for the second ones."""
+    loss, arguments = loss_of(name)
+    directions = [direction_of(arguments, seed) for seed in (70, 90)]
+    gradient = jax.grad(loss, (0, 1, 2))
+
+    def check(found, expected):
+        assert abs(expected) > 0.05 and abs(found - expected) < 1e-10 * (1 + abs(expected))
+
+    @jax.jit
+    def slopes(arguments, u, v):
+        return along(loss, arguments, u), dot(gradient(*arguments), u)
+
+    @jax.jit
+    def curvatures(arguments, u, v):
+        slope = lambda *arguments: dot(gradient(*arguments), v)  # noqa: E731
+        forward_slope = lambda *arguments: along(loss, arguments, v)  # noqa: E731
+        return (
+            along(forward_slope, arguments, u),
+            along(slope, arguments, u),
+            dot(jax.grad(forward_slope, (0, 1, 2))(*arguments), u),
+            dot(jax.grad(slope, (0, 1, 2))(*arguments), u),
+        )
+
+    for function in (slopes, curvatures):
+        *found, expected = function(arguments, *directions)
+        for each in found:
+            check(each, expected)
+
+
+@pytest.mark.parametrize("name", ["bshd", "freqs", "norm"])
+def test_jacobians_of_both_modes_agree(name, x64):
+    loss, (tensors, freqs, weights) = loss_of(name)
+    small = [x[:1, :1, :1] for x in tensors] if name == "bshd" else tensors
+    function = lambda x, freqs, weights: loss([x, *small[1:]], freqs, weights)  # noqa: E731
+    inner = lambda x: jax.grad(function)(x, freqs, weights)[0, 0, 0]  # noqa: E731
+    for a, b in ((jax.jacfwd(inner), jax.jacrev(inner)),):
+        assert np.allclose(jax.jit(a)(small[0]), jax.jit(b)(small[0]), rtol=1e-10, atol=1e-12)
+    by_freqs = lambda f: function(small[0], f, weights)  # noqa: E731
+    if freqs is not None:
+        grad_of_jacfwd = jax.grad(lambda f: (jax.jacfwd(by_freqs)(f) ** 2).sum())
+        grad_of_jacrev = jax.grad(lambda f: (jax.jacrev(by_freqs)(f) ** 2).sum())
+        assert np.allclose(grad_of_jacfwd(freqs), grad_of_jacrev(freqs), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bshd", "window", "shared", "converted", "packed", "cos and sin"])
+def test_a_tangent_has_the_bits_of_the_call_and_a_transpose_those_of_the_gradient(name):
+    tensors, options = tensors_of(name), CASES[name][1]
+    rotate = lambda *xs: as_tuple(trope.jax.rotate(*xs, **options))  # noqa: E731
+    ys, pull = jax.vjp(rotate, *tensors)
+    moved = tensors_of(name, seed=60)
+    _, push = jax.linearize(rotate, *tensors)
+    for found in (along(rotate, tensors, moved), push(*moved)):
+        assert all(map(jax_cases.same_bits, found, rotate(*moved)))
+    transposed = jax.linear_transpose(rotate, *tensors)(ys)
+    assert all(map(jax_cases.same_bits, transposed, pull(ys)))
+
+
+def test_a_tangent_of_one_tensor_rotates_one_tensor():
+    q, k = tensors_of("bshd")
+    tangent = jax.jit(lambda q, k: along(lambda q: trope.jax.rotate(q, k, **CASES["bshd"][1]), (q,), (q,)))
+    text = tangent.lower(q, k).as_text()
+    assert len(re.findall(r"custom_call @trope_rotate\(%\w+\)", text)) == 1
 
 
 # ---- A learned inv_freq ----

@@ -75,7 +75,7 @@ def _rotation_jvp(primals, tangents, call):
     given, moved = arguments_of(call, primals), arguments_of(call, _present(tangents))
     for name in ("cos", "sin"):
         if getattr(moved.side, name) is not None:
-            message = "%s has a gradient to compute, which is possible only for freqs: give freqs, or use stop_gradient"
+            message = "%s has a derivative to compute, which is possible only for freqs: give freqs, or use stop_gradient"
             raise Error(message % name, name)
     turns = moved.side.freqs is not None
     results = bind(rotation, call._replace(in_place=call.in_place and not turns), primals)
