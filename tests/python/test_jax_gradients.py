@@ -153,19 +153,16 @@ def test_forward_mode_matches_reverse_mode(name, x64):
             check(each, expected)
 
 
-@pytest.mark.parametrize("name", ["bshd", "freqs", "norm"])
+@pytest.mark.parametrize("name", ["freqs", "norm with freqs"])
 def test_jacobians_of_both_modes_agree(name, x64):
+    """jax.jacfwd maps tangents by jax.vmap, and the gradient is of the mapped tangents."""
     loss, (tensors, freqs, weights) = loss_of(name)
-    small = [x[:1, :1, :1] for x in tensors] if name == "bshd" else tensors
-    function = lambda x, freqs, weights: loss([x, *small[1:]], freqs, weights)  # noqa: E731
-    inner = lambda x: jax.grad(function)(x, freqs, weights)[0, 0, 0]  # noqa: E731
-    for a, b in ((jax.jacfwd(inner), jax.jacrev(inner)),):
-        assert np.allclose(jax.jit(a)(small[0]), jax.jit(b)(small[0]), rtol=1e-10, atol=1e-12)
-    by_freqs = lambda f: function(small[0], f, weights)  # noqa: E731
-    if freqs is not None:
-        grad_of_jacfwd = jax.grad(lambda f: (jax.jacfwd(by_freqs)(f) ** 2).sum())
-        grad_of_jacrev = jax.grad(lambda f: (jax.jacrev(by_freqs)(f) ** 2).sum())
-        assert np.allclose(grad_of_jacfwd(freqs), grad_of_jacrev(freqs), rtol=1e-10, atol=1e-12)
+    by_freqs = lambda f: loss(tensors, f, weights)  # noqa: E731
+    of_modes = [jax.jit(jax.grad(lambda f, d=d: (d(by_freqs)(f) ** 2).sum())) for d in (jax.jacfwd, jax.jacrev)]
+    forward, reverse = [gradient(freqs) for gradient in of_modes]
+    assert np.abs(reverse).max() > 1 and np.allclose(forward, reverse, rtol=1e-10, atol=1e-10)
+    forward, reverse = [jax.jit(d(jax.grad(by_freqs)))(freqs) for d in (jax.jacfwd, jax.jacrev)]
+    assert np.abs(reverse).max() > 1 and np.allclose(forward, reverse, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["bshd", "window", "shared", "converted", "packed", "cos and sin"])

@@ -196,6 +196,63 @@ def test_f64_tables_are_for_f64_tensors():
             trope.jax.rotate(X, **dict(TABLE, freqs=TABLE["freqs"].astype("float64")))
 
 
+# ---- Programs for other platforms and processes ----
+
+
+def rotate_half(x):
+    return trope.jax.rotate(x, **HALF)
+
+
+def export(x, **options):
+    checks = [jax.export.DisabledSafetyCheck.custom_call("trope_rotate")]
+    return jax.export.export(jax.jit(rotate_half), disabled_checks=checks, **options)(x)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "rocm", "cuda"])
+def test_programs_for_platforms_without_a_backend_are_refused(platform):
+    if platform in trope.jax._call.PLATFORMS:
+        export(X, platforms=["cpu", platform])
+        return
+    text = "was built without CUDA" if platform == "cuda" else "cannot run on %s" % platform
+    for function in (rotate_half, jax.grad(lambda x: rotate_half(x).sum())):
+        with pytest.raises(trope.Error, match=text):
+            jax.jit(function).trace(X).lower(lowering_platforms=(platform,))
+    with pytest.raises(trope.Error, match=text):
+        export(X, platforms=["cpu", platform])
+
+
+def test_symbolic_shapes_are_refused():
+    shape = jax.export.symbolic_shape("b, 7, 4, 16")
+    with pytest.raises(trope.Error, match=r"^tensors\[0\] has the symbolic shape") as caught:
+        export(jax.ShapeDtypeStruct(shape, "float32"))
+    assert caught.value.argument == "tensors[0]"
+
+
+def test_an_exported_program_runs_after_the_import_alone(tmp_path):
+    pytest.importorskip("flatbuffers", reason="jax.export.serialize needs flatbuffers")
+    file = tmp_path / "program"
+    file.write_bytes(export(X).serialize(vjp_order=1))
+    np.save(tmp_path / "x.npy", X)
+    code = (
+        "import sys, jax, numpy, trope.jax; program = jax.export.deserialize(bytearray(open(sys.argv[1], 'rb').read()));"
+        " x = numpy.load(sys.argv[2]); numpy.save(sys.argv[2], [program.call(x), program.vjp().call(x, x)[0]])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(file), str(tmp_path / "x.npy")], check=True)
+    y, dx = np.load(tmp_path / "x.npy")
+    assert jax_cases.same_bits(y, trope.rotate(X, **HALF))
+    assert jax_cases.same_bits(dx, trope.rotate_backward(X, **HALF))
+
+
+def test_the_import_registers_the_call():
+    """Programs that another process exported need nothing else. The handler misses the attribute of the call."""
+    code = (
+        "import jax, trope.jax; call = jax.ffi.ffi_call('trope_rotate', jax.ShapeDtypeStruct((1,), 'float32'));"
+        " call(jax.numpy.ones(1)).block_until_ready()"
+    )
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "call is missing" in failed.stderr
+
+
 def test_the_signature_and_the_help_list_the_options():
     assert "position_ids" in trope.jax.rotate.__doc__ and "max_position" in trope.jax.rotate.__doc__
     assert pickle.loads(pickle.dumps(trope.jax.rotate)) is trope.jax.rotate
