@@ -1,4 +1,4 @@
-"""trope for JAX, on the CPU and on CUDA: jax.jit, jax.grad (of any order), jax.vmap, arrays that are split over devices.
+"""trope for JAX, on the CPU and on CUDA: jax.jit, jax.grad and jax.jvp (of any order), jax.vmap, split arrays.
 
     q, k = trope.jax.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
 
