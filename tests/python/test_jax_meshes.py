@@ -64,21 +64,17 @@ def loss_of(f):
     return lambda x: (f(x) ** 3).sum()
 
 
-def mapped(f):
-    """f is for all layouts [..., tokens, heads, 16]."""
-    return jax.vmap(f)
-
-
 TRANSFORMS = {
     "the call": lambda f: f,
     "grad": lambda f: jax.grad(loss_of(f)),
     "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x * 3,))[1],
-    "vmap": mapped,
-    "grad of vmap": lambda f: jax.grad(loss_of(mapped(f))),
-    "vmap of grad": lambda f: mapped(jax.grad(loss_of(f))),
+    "vmap": jax.vmap,
+    "grad of vmap": lambda f: jax.grad(loss_of(jax.vmap(f))),
+    "vmap of grad": lambda f: jax.vmap(jax.grad(loss_of(f))),
     "a Hessian times a vector": lambda f: lambda x: jax.jvp(jax.grad(loss_of(f)), (x,), (x,))[1],
-    "checkpoint": lambda f: jax.grad(loss_of(jax.checkpoint(f))),
-    "scan": lambda f: lambda x: jax.lax.scan(lambda x, _: (f(x), None), x, None, length=2)[0],
+    "scan of checkpoint": lambda f: jax.grad(
+        lambda x: (jax.lax.scan(jax.checkpoint(lambda x, _: (f(x), None)), x, None, length=2)[0] ** 3).sum()
+    ),
 }
 
 

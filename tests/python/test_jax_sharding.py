@@ -161,6 +161,33 @@ def test_inside_shard_map(name):
     compare_gradients(jax.jit(gradient_of(local))(*arguments), jax.jit(gradient_of(rotate))(*plain))
 
 
+def tangents_of(rotate, arguments):
+    """The tangents of the results, and of the gradients."""
+    q, k, ids, *rest = arguments
+    moved = jax.tree.map(lambda x: x * 0.5 + 1, (q, k, *rest))
+    call = lambda q, k, *rest: rotate(q, k, ids, *rest)  # noqa: E731
+    gradient = lambda q, k, *rest: gradient_of(rotate)(q, k, ids, *rest)  # noqa: E731
+    return [jax.jvp(f, (q, k, *rest), moved)[1] for f in (call, gradient)]
+
+
+@pytest.mark.parametrize("way", ["explicit", "automatic", "shard_map"])
+@pytest.mark.parametrize("name", ["all by ids", "freqs", "norms and freqs"])
+def test_forward_mode(name, way):
+    mesh = mesh_of(AxisType.Explicit if way == "explicit" else AxisType.Auto, x=2, y=2, z=2)
+    with jax.set_mesh(mesh):
+        rotate, arguments = arguments_of(mesh, name)
+        local = rotate
+        if way == "shard_map":
+            specs = jax.tree.map(lambda x: x.sharding.spec, arguments)
+            local = jax.shard_map(rotate, mesh=mesh, in_specs=specs, out_specs=specs[:2])
+        found = jax.jit(lambda *given: tangents_of(local, given))(*arguments)
+        if way == "explicit":
+            assert [jax.typeof(t) for t in found[0]] == [jax.typeof(x) for x in arguments[:2]]
+    expected = jax.jit(lambda *given: tangents_of(rotate, given))(*on_one_device(arguments))
+    for a, b in zip(jax.tree.leaves(on_one_device(found)), jax.tree.leaves(on_one_device(expected))):
+        assert np.abs(b).max() > 1 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_inside_shard_map_over_a_part_of_the_mesh(kind):
     """The other axes split heads, by automatic sharding or by explicit types. (JAX 0.11 cannot lower the transpose of a

@@ -125,7 +125,7 @@ def angle_gradient_transpose(of_xs, spec, side, g, tensors, xs=None):
     return result
 
 
-def angle_gradient_along_freqs(spec, side, dys, xs, g):
+def angle_gradient_along_freqs(spec, dys, xs, side, g):
     """Returns the derivative of d_freqs(dy, x, freqs) if freqs moves in direction g. An angle changes its own row only."""
     sign = -1 if spec.inverse else 1
     minus_turned = [None if x is None else quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(xs)]

@@ -15,7 +15,7 @@ def as_array(x, name):
     if not isinstance(x, jax.Array):
         raise Error("%s must be a jax array, not %s" % (name, type(x).__name__), name)
     if not all(isinstance(size, int) for size in x.shape):
-        message = "%s has the symbolic shape %s, but a call is prepared for given sizes: export a program for each shape"
+        message = "%s has the symbolic shape %s, but a call has fixed sizes: export a program for each shape"
         raise Error(message % (name, list(x.shape)), name)
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
         raise Error("%s has dtype %s, and must have numbers" % (name, x.dtype), name)

@@ -56,16 +56,11 @@ def _sum(parts):
     return None if not present else sum(present[1:], present[0])
 
 
-def _is_transposed_by(array):
-    return array is not None and ad.is_undefined_primal(array)
-
-
 def _cotangents(call, flat, srcs, forward_srcs=None, side=None):
     """Returns the gradients of the arguments by which a call is transposed, in order, and None for the others."""
-    nothing = [None] * len(call.dst)
     gradients = [
         *srcs,
-        *[d for d, there in zip(forward_srcs or nothing, call.forward_src) if there],
+        *[d for d, there in zip(forward_srcs or [None] * len(srcs), call.forward_src) if there],
         *[(side or {}).get(name) for name in call.side],
     ]
     return [d if ad.is_undefined_primal(x) else None for x, d in zip(flat, gradients)]
@@ -102,7 +97,7 @@ def _scaling_jvp(primals, tangents, call):
 
 def _scaling_transpose(grads, *flat, call):
     given, grads = arguments_of(call, flat), _present(grads)
-    if _is_transposed_by(given.side.cos):
+    if ad.is_undefined_primal(given.side.cos):
         d_g = _formulas.scaling_gradient(call.spec, given.side, given.srcs, grads)
         return _cotangents(call, flat, [None] * len(grads), side={"cos": d_g})
     return _cotangents(call, flat, _formulas.rotate_some(False, call.spec, given.side, grads, scales=True))
@@ -113,23 +108,19 @@ def _angle_gradient_jvp(primals, tangents, call):
     along = functools.partial(_formulas.angle_gradient, call.spec, given.side)
     parts = [along(moved.srcs, given.forward_srcs), along(given.srcs, moved.forward_srcs)]
     if moved.side.freqs is not None:
-        parts.append(
-            _formulas.angle_gradient_along_freqs(
-                call.spec, given.side, given.srcs, given.forward_srcs, moved.side.freqs
-            )
-        )
+        parts.append(_formulas.angle_gradient_along_freqs(call.spec, *given[:3], moved.side.freqs))
     return _with_zeros(bind(angle_gradient, call, primals), [_sum(parts)])
 
 
 def _angle_gradient_transpose(grads, *flat, call):
     (g,) = _present(grads)
     dys, xs, side = arguments_of(call, flat)[:3]
-    nothing = [None] * len(dys)
     if g is None:
         return [None] * len(flat)
-    if any(map(_is_transposed_by, dys)):
+    if any(map(ad.is_undefined_primal, dys)):
         return _cotangents(call, flat, _formulas.angle_gradient_transpose(False, call.spec, side, g, xs))
-    return _cotangents(call, flat, nothing, _formulas.angle_gradient_transpose(True, call.spec, side, g, dys, xs))
+    d_xs = _formulas.angle_gradient_transpose(True, call.spec, side, g, dys, xs)
+    return _cotangents(call, flat, [None] * len(dys), d_xs)
 
 
 def _normed_jvp(primals, tangents, call):
@@ -185,7 +176,7 @@ def _tangent_transpose(grads, *flat, kind, call, wanted, types):
     return [None] * len(saved) + [d if ad.is_undefined_primal(x) else None for x, d in zip(moved, gradients)]
 
 
-def _batch_tangent(axis_data, flat, dims, **params):
+def _batch_tangent(tangent, axis_data, flat, dims, **params):
     if all(dim is None for dim in dims):
         return tangent.bind(*flat, **params), (None,) * len(params["types"])
     return jax.vmap(functools.partial(_push, **params), tuple(dims))(*flat), (0,) * len(params["types"])
@@ -215,32 +206,24 @@ def _refuse_platform(ctx, *flat, call):
     raise Error("trope.jax runs on cpu and cuda, and cannot run on %s" % platform)
 
 
-def _define(name, jvp, transpose=None):
+def _define(name, types, jvp, transpose, batch):
     primitive = Primitive("trope_" + name)
     primitive.multiple_results = True
     primitive.def_impl(functools.partial(_run, primitive))
-    primitive.def_abstract_eval(_partition.type_results)
-    mlir.register_lowering(primitive, _refuse_platform)
-    for platform in PLATFORMS:
-        mlir.register_lowering(primitive, mlir.lower_fun(_partition.lower, multiple_results=True), platform=platform)
+    primitive.def_abstract_eval(types)
     prim_requires_devices_during_lowering.add(primitive)
     ad.primitive_jvps[primitive] = jvp
     if transpose:
         ad.primitive_transposes[primitive] = transpose
-    batching.fancy_primitive_batchers[primitive] = functools.partial(_batch, primitive)
+    batching.fancy_primitive_batchers[primitive] = functools.partial(batch, primitive)
     return primitive
 
 
-def _define_tangent():
-    primitive = Primitive("trope_tangent")
-    primitive.multiple_results = True
-    primitive.def_impl(functools.partial(_run, primitive))
-    primitive.def_abstract_eval(lambda *flat, types, **params: types)
-    mlir.register_lowering(primitive, mlir.lower_fun(_push, multiple_results=True))
-    prim_requires_devices_during_lowering.add(primitive)
-    ad.primitive_jvps[primitive] = _tangent_jvp
-    ad.primitive_transposes[primitive] = _tangent_transpose
-    batching.fancy_primitive_batchers[primitive] = _batch_tangent
+def _define_call(name, jvp, transpose=None):
+    primitive = _define(name, _partition.type_results, jvp, transpose, _batch)
+    mlir.register_lowering(primitive, _refuse_platform)
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, mlir.lower_fun(_partition.lower, multiple_results=True), platform=platform)
     return primitive
 
 
@@ -311,8 +294,8 @@ def _batch(primitive, axis_data, flat, dims, call):
 
 
 def _batch_split(primitive, call, flat, dims, mapped):
-    """Maps the calls on each device, for its part of arrays whose types say how they are split. `mapped`: the mesh axes that
-    split the mapped dimension, or None."""
+    """Maps the calls on each device, for its part of arrays whose types say how they are split. `mapped`: the mesh axes
+    that split the mapped dimension, or None."""
     mesh = _partition.mesh_of(flat)
     entries = [_partition.entries_of(x) for x in flat]
     entries = [one if dim is None else one[:dim] + one[dim + 1 :] for one, dim in zip(entries, dims)]
@@ -438,9 +421,10 @@ def _fold_beside(name, x, dim, size, inner):
         return x.reshape(size * inner, x.shape[-1])
     return jax.numpy.moveaxis(x, 0, 1).reshape(x.shape[1], size * inner, x.shape[-1])
 
-rotation = _define("rotation", _rotation_jvp, _rotation_transpose)
-scaling = _define("scaling", _scaling_jvp, _scaling_transpose)
-angle_gradient = _define("angle_gradient", _angle_gradient_jvp, _angle_gradient_transpose)
-normed = _define("normed", _normed_jvp)
-normed_gradient = _define("normed_gradient", _normed_gradient_jvp)
-tangent = _define_tangent()
+rotation = _define_call("rotation", _rotation_jvp, _rotation_transpose)
+scaling = _define_call("scaling", _scaling_jvp, _scaling_transpose)
+angle_gradient = _define_call("angle_gradient", _angle_gradient_jvp, _angle_gradient_transpose)
+normed = _define_call("normed", _normed_jvp)
+normed_gradient = _define_call("normed_gradient", _normed_gradient_jvp)
+tangent = _define("tangent", lambda *flat, types, **params: types, _tangent_jvp, _tangent_transpose, _batch_tangent)
+mlir.register_lowering(tangent, mlir.lower_fun(_push, multiple_results=True))

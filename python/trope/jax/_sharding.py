@@ -1,5 +1,5 @@
-"""What is made of a caller's tensors: calls of tensors that vary over the same mesh axes (inside jax.shard_map), and refusals
-of arrays whose types say that they are split in a way that a call cannot make (jax.sharding.AxisType.Explicit)."""
+"""What becomes of a caller's tensors: one call of the tensors that vary over the same mesh axes (inside jax.shard_map), and
+refusals of types that say that a dimension is split which a call cannot split (jax.sharding.AxisType.Explicit)."""
 
 import jax
 
