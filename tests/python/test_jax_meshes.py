@@ -160,6 +160,25 @@ def test_mapped_dimensions_that_are_split(name, options):
                 assert np.allclose(d, right_d, rtol=1e-5, atol=1e-5 * np.abs(right_d).max())
 
 
+@pytest.mark.parametrize("compiles", [False, True], ids=["eager", "jit"])
+def test_arrays_that_are_whole_beside_tensors_that_are_split(compiles):
+    """Outside set_mesh, the devices are those of the tensors."""
+    mesh = mesh_of("two explicit axes")
+    table, weight = jax_cases.freqs_table(40, 8), random(4, 4, 16)
+
+    def rotate(x):
+        norms = trope.Norm(weight, eps=1e-5)
+        return trope.jax.rotate(
+            x, layout="bshd", pairing="half", freqs=table, angle_columns="pair", position_ids=IDS, norms=norms
+        )
+
+    functions = rotate, lambda x: jax.vjp(rotate, x)[1](x)[0], lambda x: jax.jvp(rotate, (x,), (x,))[1]
+    x = jax.device_put(X, NamedSharding(mesh, P("c", None, "d")))
+    for function in functions:
+        y = (jax.jit(function) if compiles else function)(x)
+        assert are_alike(y, x) and np.allclose(y, function(X), rtol=1e-5, atol=1e-5)
+
+
 def test_one_program_under_several_meshes_in_turn():
     function = jax.jit(jax.grad(loss_of(rotate)))
     expected = jax.grad(loss_of(rotate))(X)

@@ -252,7 +252,7 @@ def lower(*flat, call):
             each(call, factors, axes), mesh=mesh, in_specs=specs, out_specs=results, axis_names=set(mesh.explicit_axes),
             check_vma=False,  # type_results has said how the results are split
         )  # fmt: skip
-        return split(*flat)
+        return split(*reshard(flat, mesh, specs))
     # XLA cannot ask for a partition inside a shard_map over a part of the mesh, and splits no array of explicit types.
     if mesh.auto_axes and not mesh.manual_axes or not (mesh.manual_axes or mesh.explicit_axes):
         return _partitioned(call)(*flat)
@@ -263,6 +263,7 @@ def lower(*flat, call):
 
 
 def type_of(x):
+    """Returns the type of an array, or the type that x is."""
     return x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
 
 
@@ -298,16 +299,30 @@ def specs_of(factors, axes):
 
 
 def place(call, flat):
-    """Splits the arguments of a call as its tensors are split, if their types say how."""
+    """Splits the arguments of a call as its tensors are split, if their types say how. `lower` splits positions."""
     mesh = mesh_of(flat)
     if not mesh.explicit_axes:
         return flat
     specs = specs_of(*split_of(call, flat, mesh))[0]
-    return [x if entries_of(x) == tuple(spec) else reshard(x, mesh, spec) for x, spec in zip(flat, specs)]
+    is_real = [jax.numpy.issubdtype(x.dtype, jax.numpy.floating) for x in flat]
+    return reshard(flat, mesh, [spec if real else entries_of(x) for x, spec, real in zip(flat, specs, is_real)])
 
 
-def reshard(x, mesh, spec):
-    return jax.sharding.reshard(x, NamedSharding(mesh, spec))
+def reshard(flat, mesh, specs):
+    """Splits arrays as the PartitionSpecs say."""
+    moves = tuple(None if entries_of(x) == tuple(spec) else spec for x, spec in zip(flat, specs))
+    return flat if moves == (None,) * len(moves) else _moving(mesh, moves)(*flat)
+
+
+@functools.lru_cache(maxsize=1024)
+def _moving(mesh, moves):
+    """Outside jax.set_mesh, compiled code takes the devices from the arrays that are split already."""
+
+    @jax.jit
+    def move(*flat):
+        return [x if spec is None else jax.sharding.reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(flat, moves)]
+
+    return move
 
 
 def type_results(*types, call):

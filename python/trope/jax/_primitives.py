@@ -284,7 +284,9 @@ def _batch(primitive, axis_data, flat, dims, call):
         results = bind(primitive, call, flat)
         return results, (None,) * len(results)
     if any(entry is not None for x in flat for entry in _partition.entries_of(x)):
-        return _batch_split(primitive, call, flat, dims, axis_data.explicit_mesh_axis)
+        types = tuple(map(jax.typeof, flat))
+        results = _split_map(primitive, call, types, tuple(dims), axis_data.explicit_mesh_axis)(*flat)
+        return results, (0,) * len(results)
     whole = _fold(call, flat, dims, axis_data.size)
     if whole is not None:
         call, arguments, unfold = whole
@@ -293,21 +295,22 @@ def _batch(primitive, axis_data, flat, dims, call):
     return _map(primitive, call, flat, dims)
 
 
-def _batch_split(primitive, call, flat, dims, mapped):
-    """Maps the calls on each device, for its part of arrays whose types say how they are split. `mapped`: the mesh axes
-    that split the mapped dimension, or None."""
-    mesh = _partition.mesh_of(flat)
-    entries = [_partition.entries_of(x) for x in flat]
-    entries = [one if dim is None else one[:dim] + one[dim + 1 :] for one, dim in zip(entries, dims)]
-    shapes = [x.shape if dim is None else x.shape[:dim] + x.shape[dim + 1 :] for x, dim in zip(flat, dims)]
-    factors = _partition.Factors(call, [jax.ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, flat)])
+@functools.lru_cache(maxsize=1024)
+def _split_map(primitive, call, types, dims, mapped):
+    """Returns a function that maps the calls on each device, for its part of arrays whose types say how they are split.
+    `mapped`: the mesh axes that split the mapped dimension, or None."""
+    mesh = _partition.mesh_of(types)
+    without = lambda sizes, dim: tuple(sizes) if dim is None else (*sizes[:dim], *sizes[dim + 1 :])  # noqa: E731
+    shapes = [jax.ShapeDtypeStruct(without(x.shape, dim), x.dtype) for x, dim in zip(types, dims)]
+    entries = [without(_partition.entries_of(x), dim) for x, dim in zip(types, dims)]
+    factors = _partition.Factors(call, shapes)
     axes = factors.axes_of(entries[: len(call.dst)], dict(mesh.shape))
     specs, results = _partition.specs_of(factors, axes)
     mapped = mapped if mapped is None or len(mapped) > 1 else mapped[0]
     specs = [s if dim is None else PartitionSpec(*s[:dim], mapped, *s[dim:]) for s, dim in zip(specs, dims)]
     one = _partition.each(call, factors, axes, functools.partial(bind, primitive))
     split = jax.shard_map(
-        jax.vmap(one, tuple(dims)),
+        jax.vmap(one, dims),
         mesh=mesh,
         in_specs=tuple(specs),
         out_specs=tuple(PartitionSpec(mapped, *s) for s in results),
@@ -315,8 +318,7 @@ def _batch_split(primitive, call, flat, dims, mapped):
         # If tensors are split over different axes, all results of the call are typed as varying over all of them.
         check_vma=len({frozenset(_partition.axes_in(s)) for s in specs[: len(call.dst)]}) == 1,
     )
-    flat = [x if _partition.entries_of(x) == tuple(s) else _partition.reshard(x, mesh, s) for x, s in zip(flat, specs)]
-    return jax.jit(split)(*flat), (0,) * len(results)
+    return jax.jit(lambda *flat: split(*_partition.reshard(flat, mesh, specs)))
 
 
 def _map(primitive, call, flat, dims):
