@@ -299,13 +299,19 @@ def specs_of(factors, axes):
 
 
 def place(call, flat):
-    """Splits the arguments of a call as its tensors are split, if their types say how. `lower` splits positions."""
-    mesh = mesh_of(flat)
+    """Splits all tensors of a call alike, if their types say how. (`lower` splits the other arrays.)"""
+    mesh, count = mesh_of(flat), len(call.dst)
     if not mesh.explicit_axes:
         return flat
     specs = specs_of(*split_of(call, flat, mesh))[0]
-    is_real = [jax.numpy.issubdtype(x.dtype, jax.numpy.floating) for x in flat]
-    return reshard(flat, mesh, [spec if real else entries_of(x) for x, spec, real in zip(flat, specs, is_real)])
+    return [*reshard(flat[:count], mesh, specs), *flat[count:]]
+
+
+def like(d, of_type):
+    """Splits a gradient as its argument is split, if the types say how."""
+    if d is None or entries_of(d) == entries_of(of_type):
+        return d
+    return reshard([d], mesh_of([d]), [PartitionSpec(*entries_of(of_type))])[0]
 
 
 def reshard(flat, mesh, specs):

@@ -63,7 +63,7 @@ def _cotangents(call, flat, srcs, forward_srcs=None, side=None):
         *[d for d, there in zip(forward_srcs or [None] * len(srcs), call.forward_src) if there],
         *[(side or {}).get(name) for name in call.side],
     ]
-    return [d if ad.is_undefined_primal(x) else None for x, d in zip(flat, gradients)]
+    return [_partition.like(d, x.aval) if ad.is_undefined_primal(x) else None for x, d in zip(flat, gradients)]
 
 
 def _rotation_jvp(primals, tangents, call):
@@ -173,7 +173,8 @@ def _tangent_transpose(grads, *flat, kind, call, wanted, types):
     saved, moved = flat[: len(wanted)], flat[len(wanted) :]
     gradients = _formulas.REVERSE[kind](call, saved, _present(grads), wanted)
     gradients = [d for d, is_wanted in zip(gradients, wanted) if is_wanted]
-    return [None] * len(saved) + [d if ad.is_undefined_primal(x) else None for x, d in zip(moved, gradients)]
+    gradients = [_partition.like(d, x.aval) if ad.is_undefined_primal(x) else None for x, d in zip(moved, gradients)]
+    return [None] * len(saved) + gradients
 
 
 def _batch_tangent(tangent, axis_data, flat, dims, **params):
