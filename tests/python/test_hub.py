@@ -504,7 +504,7 @@ def test_refused_parts_and_norms(kernel, calls):
     refused("k_norm", "k_norm normalises 8 elements", "RotaryPosEmbNormed", Q, K, norm, torch.nn.RMSNorm(8), TABLE, TABLE)
     hooked = torch.nn.RMSNorm(16, eps=1e-6)
     hooked.register_forward_hook(lambda *_: None)
-    refused("k_norm", "k_norm has hooks", "RotaryPosEmbNormed", Q, K, norm, hooked, TABLE, TABLE)
+    refused("k_norm", "k_norm has forward hooks", "RotaryPosEmbNormed", Q, K, norm, hooked, TABLE, TABLE)
     assert not calls
 
 

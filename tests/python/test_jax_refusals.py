@@ -172,7 +172,8 @@ def test_numpy_arrays_that_jax_would_cut_to_32_bits_are_refused(name):
     assert caught.value.argument == name
     if name == "tensors[0]":
         with jax.enable_x64(True):
-            assert jax_cases.same_bits(trope.jax.rotate(x, **HALF), trope.rotate(x, **HALF))
+            y = trope.jax.rotate(x, **HALF)  # on a GPU, the last bits of f64 may differ
+            assert y.dtype == "float64" and np.allclose(y, trope.rotate(x, **HALF), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("x, text", [

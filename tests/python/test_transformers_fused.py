@@ -316,7 +316,7 @@ class Norm(torch.nn.Module):
         return 1.0 if self._zero_centered else 0.0
 
     def normalise(self, x):
-        x = x.unflatten(-1, (-1, self.group))
+        x = x.view(*x.shape[:-1], -1, self.group)
         return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)).flatten(-2)
 
     def forward(self, x):

@@ -1,6 +1,7 @@
 """Tokens that are split over the devices of a jax.shard_map: a cp_rank that is traced, and a warning if it is missing."""
 
 import functools
+import math
 import warnings
 
 import jax
@@ -29,8 +30,7 @@ def rotate(rank, tensors, spec, side, weights):
     A call reads position ids that are computed from the rank. If the rank decides more than positions that start at 0, the
     program has the calls of all ranks, and makes one of them.
     """
-    size, dim = spec.cp_size, DIMS[spec.layout].tokens
-    tokens = tensors[0].shape[dim]
+    size, tokens = spec.cp_size, tensors[0].shape[DIMS[spec.layout].tokens]
     if side.position_ids is not None and side.cu_seqlens is None:
         return _sharding.rotate(tensors, spec, side, weights)  # the rank has no effect
     nearest = jnp.clip(rank, 0, size - 1).astype(jnp.int32)
@@ -47,7 +47,7 @@ def rotate(rank, tensors, spec, side, weights):
         ids = _positions(spec.cp_layout, size, nearest, tokens)
         whole = spec._replace(cp_size=1, cp_rank=0, cp_layout="")
         results = _sharding.rotate(tensors, whole, side._replace(position_ids=ids), weights)
-    return [_mark(dim, y, nearest == rank) for y in results]
+    return results if _is_index_of_axes(rank, size) else [_mark(y, nearest == rank) for y in results]
 
 
 def _vary_like(rank, arrays):
@@ -72,15 +72,21 @@ def _positions(cp_layout, size, rank, tokens):
     return i + rank * tokens
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _mark(dim, y, is_rank):
-    """Writes NaN to the first token of y, unless is_rank, which is false if cp_rank is wrong. XLA writes this token in
-    place, where a selection of all tokens would be another pass over y. Derivatives are those of y, for the same reason."""
-    first = jax.lax.slice_in_dim(y, 0, min(1, y.shape[dim]), axis=dim)
-    return jax.lax.dynamic_update_slice_in_dim(y, jnp.where(is_rank, first, jnp.nan), 0, axis=dim)
+def _is_index_of_axes(rank, size):
+    """Whether rank varies over mesh axes of `size` devices, as the index of these axes does. It is then in its range."""
+    axes = _call.varying_axes(rank)
+    shape = jax.sharding.get_abstract_mesh().shape
+    return bool(axes) and math.prod(shape[axis] for axis in axes) == size
 
 
-_mark.defjvp(lambda dim, primals, tangents: (_mark(dim, *primals), tangents[0]))
+@jax.custom_jvp
+def _mark(y, is_rank):
+    """Makes y NaN unless is_rank, which is false if cp_rank is wrong. This is another pass over y. Derivatives are those of
+    y, which saves a pass in backward."""
+    return jnp.where(is_rank, y, jnp.nan)
+
+
+_mark.defjvp(lambda primals, tangents: (_mark(*primals), tangents[0]))
 
 
 # ---- A missing cp_rank ----
