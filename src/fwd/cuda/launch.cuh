@@ -51,13 +51,17 @@ static inline bool moves_something(const trope_plan &plan)
 
 /* ---- positions ---- */
 
+/* POSITIONS_SEARCHED supports no table with a plane for each axis. */
 static inline position_kind kind_of_positions(const trope_plan &plan)
 {
     const trope_position_source &s = plan.position_source;
+    const bool has_planes = plan.planes > 1 && plan.angles.stride.axis;
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
-        return s.ids ? POSITIONS_GENERIC : search_is_fast(s) ? POSITIONS_SEARCHED : POSITIONS_SEARCHED_GENERIC;
+        return s.ids                              ? POSITIONS_GENERIC
+               : search_is_fast(s) && !has_planes ? POSITIONS_SEARCHED
+                                                  : POSITIONS_SEARCHED_GENERIC;
     return s.ids || s.starts ? POSITIONS_READ : is_short ? POSITIONS_GENERIC : POSITIONS_FROM_TOKENS;
 }
 
