@@ -5,7 +5,15 @@
 #include "support/check.h"
 #include "support/random.h"
 
-enum { TOKENS = 8, HEADS = 4, DIM = 32, PAIRS = DIM / 2, AXES = 3, ELEMENTS = TOKENS * HEADS * DIM, TABLE = AXES * TOKENS * PAIRS };
+enum {
+    TOKENS = 8,
+    HEADS = 4,
+    DIM = 32,
+    PAIRS = DIM / 2,
+    AXES = 3,
+    ELEMENTS = TOKENS * HEADS * DIM,
+    TABLE = AXES * TOKENS * PAIRS
+};
 
 typedef struct arrays {
     uint16_t src[ELEMENTS], dst[ELEMENTS], forward_src[ELEMENTS], weight[DIM];
@@ -61,8 +69,12 @@ static trope_status run(arrays *a, int32_t device, int backward, int has_norm)
     c.args.sequences = 2;
     c.args.padding = TROPE_PADDING_ZERO;
     if (has_norm) {
-        c.norm[0] = (trope_norm){.struct_size = sizeof c.norm[0], .weight = a->weight, .weight_dtype = TROPE_BF16,
-                                 .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE, .eps = 1e-6};
+        c.norm[0] = (trope_norm){.struct_size = sizeof c.norm[0],
+                                 .weight = a->weight,
+                                 .weight_dtype = TROPE_BF16,
+                                 .scope = TROPE_NORM_HEAD,
+                                 .order = TROPE_NORM_BEFORE,
+                                 .eps = 1e-6};
         if (backward) {
             o->forward_src = a->forward_src;
             o->forward_src_layout = TROPE_THD;
@@ -80,7 +92,8 @@ static void compare(int backward, int has_norm)
     CHECK_MESSAGE(run(on_device, TROPE_DEVICE_CUDA, backward, has_norm) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(run(&host, TROPE_DEVICE_CPU, backward, has_norm) == TROPE_OK, "%s", trope_last_error());
     CUDA_MUST(cudaMemcpy(&copied, on_device, sizeof host, cudaMemcpyDeviceToHost));
-    CHECK_MESSAGE(!memcmp(copied.dst, host.dst, sizeof host.dst), "backward %d, norm %d: not the CPU's bits", backward, has_norm);
+    CHECK_MESSAGE(!memcmp(copied.dst, host.dst, sizeof host.dst), "backward %d, norm %d: not the CPU's bits", backward,
+                  has_norm);
     CUDA_MUST(cudaFree(on_device));
 }
 
