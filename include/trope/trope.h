@@ -562,6 +562,14 @@ TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, doubl
 TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name,
                                          size_t size);
 
+/* trope_log_calls starts (on = 1) or stops (0) the record of the kinds of calls that this process
+ * makes. TROPE_LOG=calls in the environment starts it, and prints it to stderr at exit.
+ * trope_logged_calls writes the record to text[size]: a line "COUNT KERNEL CALL" for each kind, where
+ * CALL is the text that `trope bench --call` takes. It returns the bytes that the whole record needs,
+ * with its final 0. Calls that a CUDA graph replays are not counted. */
+TROPE_API trope_status trope_log_calls(int32_t on);
+TROPE_API size_t trope_logged_calls(char *text, size_t size);
+
 /* Returns the name of a status, such as "TROPE_ERROR_NULL": a static string for any value. */
 TROPE_API const char *trope_status_name(trope_status status);
 

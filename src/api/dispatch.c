@@ -2,6 +2,7 @@
  * backend. They run in the default floating-point environment, and restore the caller's environment afterwards. */
 #include "api/args.h"
 #include "api/backend.h"
+#include "api/log.h"
 #include "api/plan.h"
 #include "core/environment.h"
 #include "core/error.h"
@@ -64,11 +65,20 @@ static trope_status check_workspace(const char *function, const trope_plan *plan
     return TROPE_OK;
 }
 
+static void log_call(const trope_args *args, int backward, const prepared_call *p)
+{
+    char kernel[64];
+    p->backend->kernel_name(&p->planned.plan, kernel, sizeof kernel);
+    trope_log_call(args, backward, kernel);
+}
+
 static trope_status run(const char *function, const trope_args *args, int backward)
 {
     prepared_call p;
     CHECK(prepare(function, args, backward, &p));
     CHECK(check_workspace(function, &p.planned.plan, p.backend->workspace(&p.planned.plan)));
+    if (trope_is_logging())
+        log_call(args, backward, &p);
     return p.backend->run(function, &p.planned.plan);
 }
 
