@@ -19,10 +19,11 @@ static const char usage[] =
 
 typedef struct bench_options {
     machine_options machine;
-    const char *only, *save;
+    const char *only, *save, *call;
     bench_sizes sizes;
     int32_t repeat, list, json, cases;
     int32_t has_bytes; /* sizes.least is not the default */
+    bench_case given;  /* the case of `call` */
 } bench_options;
 
 /* The tables of cases. */
@@ -32,6 +33,8 @@ static const choice cases_choices[] = {{"cpu", CASES_CPU}, {"cuda", CASES_CUDA},
 static const option_spec bench_specs[] = {
     {"only", 0, OPTION_TEXT, offsetof(bench_options, only),
      .help = "run only cases whose name (case/dtype) contains this text"},
+    {"call", 0, OPTION_TEXT, offsetof(bench_options, call),
+     .help = "run only the call of this text, as TROPE_LOG=calls prints it"},
     {"list", 0, OPTION_FLAG, offsetof(bench_options, list), .help = "print the names of the cases"},
     {"json", 0, OPTION_FLAG, offsetof(bench_options, json), .help = "print JSON"},
     {"save", 0, OPTION_TEXT, offsetof(bench_options, save), .help = "also write JSON to this file"},
@@ -75,6 +78,8 @@ static int visit_chosen(bench_command *command, const bench_table *table, visit_
 
 static bench_table chosen_table(const bench_command *command)
 {
+    if (command->options->call)
+        return (bench_table){&command->options->given, 1};
     switch (command->options->cases) {
     case CASES_CPU:
         return bench_cpu_cases();
@@ -135,6 +140,18 @@ static int run_cases(bench_command *command)
     return command->run.report.wrong ? RESULT_DIFFERS : RESULT_OK;
 }
 
+/* Makes a case of --call. */
+static int read_call(bench_options *options)
+{
+    bench_text text;
+    options->given = (bench_case){.name = "call", .call = options->call};
+    if (bench_read_text("--call", options->call, &text))
+        return RESULT_REFUSED;
+    options->given.dtypes = BENCH_TYPE(text.args.dtype);
+    options->given.tokens = text.args.tokens;
+    return RESULT_OK;
+}
+
 /* Refuses options that contradict each other or have no effect. */
 static int check_options(bench_options *options, const option_group *groups)
 {
@@ -151,6 +168,9 @@ static int check_options(bench_options *options, const option_group *groups)
         return complain("--bytes: must be in [1, 2^40]");
     if (options_given(groups, "at-most") && !(options->sizes.most >= 1))
         return complain("--at-most: must be at least 1");
+    static const char *const of_call[] = {"json", "save", "repeat", "at-most", "device", "threads", "isa", NULL};
+    if (options_refuse_beside(groups, "call", of_call) || (options->call && read_call(options)))
+        return RESULT_REFUSED;
     options->has_bytes = options_given(groups, "bytes");
     if (options_given(groups, "at-most") && options->has_bytes && options->sizes.most < options->sizes.least)
         return complain("--at-most: must not be less than --bytes");

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "bench_text.h"
 #include "call_options.h"
 #include "device.h"
 #include "trope/trope.h"
@@ -49,7 +50,8 @@ typedef enum bench_lengths {
     BENCH_SEQS_PARETO, /* from 64 to 16384 tokens, many short and few long */
     BENCH_SEQS_4,      /* the number of sequences; two lengths alternate */
     BENCH_SEQS_64,
-    BENCH_SEQS_16384
+    BENCH_SEQS_16384,
+    BENCH_SEQS_GIVEN /* as many as the call's text says */
 } bench_lengths;
 
 /* The source of the angles of each token. */
@@ -82,7 +84,8 @@ typedef struct bench_case {
     int32_t norm;
     int32_t norm_token; /* the norm is over tokens, with a weight for each head */
     bench_source source;
-    int64_t tokens; /* per batch entry; 0 = as many as --bytes allows */
+    int64_t tokens;   /* per batch entry; 0 = as many as --bytes allows */
+    const char *call; /* the text of the call, which decides everything but name and dtypes; NULL = the fields decide */
 } bench_case;
 
 typedef struct bench_table {
@@ -110,7 +113,11 @@ enum {
     AREA_WEIGHT, /* norm weights of all operands, one after the other */
     AREA_D_WEIGHT,
     AREA_WORKSPACE,
-    AREA_COUNT
+    AREA_RSTD, /* of the norms of all operands, like the weights */
+    AREA_SUMS,
+    AREA_STATUS,
+    AREA_TENSORS, /* the areas a, b, ... of a call's text */
+    AREA_COUNT = AREA_TENSORS + BENCH_TEXT_AREAS
 };
 typedef struct bench_memory {
     size_t size[AREA_COUNT];
@@ -133,6 +140,8 @@ typedef struct bench_problem {
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
     uint64_t phase_step[TROPE_MAX_ROTARY_DIM / 2];
     uint8_t pair_axis[TROPE_MAX_ROTARY_DIM / 2];
+    bench_text text;      /* of a case with a text */
+    bench_case described; /* what c points to in a case with a text: the properties of the call */
 } bench_problem;
 
 /* Limits on the bytes that cases move: at least `least` for cases without a size of their own, and at most `most` for all
@@ -148,9 +157,9 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench
 /* A call with its operands. Do not copy it: it points into itself. */
 typedef struct bench_call {
     trope_args args;
-    trope_operand operands[3];
-    trope_norm norm[3];
-    const trope_norm *norms[3];
+    trope_operand operands[TROPE_MAX_OPERANDS];
+    trope_norm norm[TROPE_MAX_OPERANDS];
+    const trope_norm *norms[TROPE_MAX_OPERANDS];
 } bench_call;
 
 /* Makes the call on areas of memory, without reading them. The caller sets its device, threads and isa, and also
@@ -158,8 +167,8 @@ typedef struct bench_call {
 int bench_bind(const bench_problem *p, void *const *area, bench_call *call);
 /* Fills the sources, the angles and the indices with the same numbers in every run, and the outputs with 0xff. */
 void bench_fill(const bench_problem *p, void *const *area, int32_t threads);
-/* Returns the area that the call writes its operands to. */
-int bench_output_area(const bench_problem *p);
+/* Returns whether the call writes elements of operands to an area. */
+int bench_writes_area(const bench_problem *p, int area);
 
 /* The yardstick for a call: the way to copy with the smallest median. */
 typedef struct bench_yardstick {

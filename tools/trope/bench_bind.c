@@ -251,6 +251,10 @@ static void bind_sequences(const bench_problem *p, void *const *area, trope_args
 int bench_bind(const bench_problem *p, void *const *area, bench_call *call)
 {
     trope_args *args = &call->args;
+    if (p->c->call) {
+        bench_bind_text(p, area, call);
+        return 0;
+    }
     memset(call, 0, sizeof *call);
     args->struct_size = sizeof *args;
     args->dtype = p->dtype;

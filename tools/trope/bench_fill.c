@@ -68,8 +68,14 @@ void bench_fill(const bench_problem *p, void *const *area, int32_t threads)
     else if (!p->c->in_place)
         memset(area[AREA_DST], 0xff, p->size[AREA_DST]);
     fill_values(p, area[AREA_WEIGHT], p->size[AREA_WEIGHT], 4, threads);
+    for (int i = 0; i < BENCH_TEXT_AREAS; i++)
+        fill_values(p, area[AREA_TENSORS + i], p->size[AREA_TENSORS + i], 6 + (uint64_t)i, threads);
     memset(area[AREA_D_ANGLES], 0xff, p->size[AREA_D_ANGLES]);
     memset(area[AREA_D_WEIGHT], 0xff, p->size[AREA_D_WEIGHT]);
+    if (p->c->call) {
+        bench_fill_text(p, area);
+        return;
+    }
     if (p->cols)
         parallel_bytes(fill_rows, &job, (size_t)(bench_table_rows(p) * bench_tables(p->c)), threads);
     bench_write_indices(p, area);

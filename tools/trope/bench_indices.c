@@ -26,9 +26,11 @@ static double pareto(int64_t i)
 }
 
 /* Returns the number of sequences, or 0 if it follows from their lengths. */
-static int64_t given_count(bench_lengths lengths)
+static int64_t given_count(const bench_problem *p)
 {
-    switch (lengths) {
+    switch (p->c->source.lengths) {
+    case BENCH_SEQS_GIVEN:
+        return p->text.args.sequences;
     case BENCH_SEQS_4:
         return 4;
     case BENCH_SEQS_64:
@@ -53,7 +55,7 @@ static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64
 static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t begin)
 {
     const bench_lengths lengths = p->c->source.lengths;
-    const int64_t count = given_count(lengths);
+    const int64_t count = given_count(p);
     if (count)
         return edge(p, tokens, count, i + 1);
     if (lengths == BENCH_SEQS_OF_1024 || lengths == BENCH_SEQS_OF_4)
@@ -70,7 +72,7 @@ typedef struct sequence {
  * at the last token. */
 static int next_sequence(const bench_problem *p, sequence *s)
 {
-    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->source.lengths);
+    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p);
     s->number++;
     if (count ? s->number == count : s->end == tokens)
         return 0;

@@ -285,6 +285,8 @@ static double bytes_moved(const bench_problem *p)
 int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench_sizes *sizes)
 {
     memset(p, 0, sizeof *p);
+    if (c->call)
+        return bench_plan_text(p, c, dtype, sizes) || find_angles(p);
     p->c = c;
     p->dtype = dtype;
     p->cols = angle_cols(c);
@@ -300,7 +302,12 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench
     return find_angles(p);
 }
 
-int bench_output_area(const bench_problem *p)
+int bench_writes_area(const bench_problem *p, int area)
 {
-    return p->c->in_place ? AREA_SRC : AREA_DST;
+    if (!p->c->call)
+        return area == (p->c->in_place ? AREA_SRC : AREA_DST);
+    for (int i = 0; i < p->text.args.operand_count; i++)
+        if (area == AREA_TENSORS + p->text.place[i][1].area)
+            return 1;
+    return 0;
 }

@@ -39,6 +39,11 @@ int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
 /* Bytes of a tensor with this many elements per token. */
 int64_t bench_tensor_bytes(const bench_problem *p, int64_t elements);
 
+/* The same steps for a case with a text. bench_fill_text fills what is no tensor and no weight. */
+int bench_plan_text(bench_problem *p, const bench_case *c, int32_t dtype, const bench_sizes *sizes);
+void bench_bind_text(const bench_problem *p, void *const *area, bench_call *call);
+void bench_fill_text(const bench_problem *p, void *const *area);
+
 /* Sets sequences, padding and longest. */
 void bench_count_sequences(bench_problem *p);
 /* Writes the arrays that the case has: cu_seqlens, cu_seqlens_padded, and ids or starts. */

@@ -39,6 +39,8 @@ const char *bench_layout_name(const bench_case *c)
         return "packed";
     if (c->form == BENCH_MLA_KV)
         return "mla";
+    if (c->layout == TROPE_STRIDED)
+        return "strided";
     return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, bench_layout(c));
 }
 

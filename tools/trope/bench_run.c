@@ -280,8 +280,12 @@ static int verify_case(bench_run *run, const bench_problem *p, call_context *cal
         return RESULT_REFUSED;
     const int is_cpu = run->device == &device_cpu;
     const tolerance elements = {p->dtype, is_cpu || p->dtype != TROPE_F64, 2 * LARGEST_ULP};
-    const tolerance sums = {p->cols ? TROPE_F32 : TROPE_F64, is_cpu, p->sum_slack};
-    if (compare_area(run, p, bench_output_area(p), &elements, result))
+    const tolerance sums = {p->cols ? bench_weight_gradient_dtype(p) : TROPE_F64, is_cpu, p->sum_slack};
+    for (int area = 0; area < AREA_COUNT; area++)
+        if (bench_writes_area(p, area) && compare_area(run, p, area, &elements, result))
+            return RESULT_REFUSED;
+    const tolerance roots = {bench_weight_gradient_dtype(p), 1, 0};
+    if (p->size[AREA_RSTD] && compare_area(run, p, AREA_RSTD, &roots, result))
         return RESULT_REFUSED;
     const tolerance weights = {bench_weight_gradient_dtype(p), is_cpu, p->weight_slack};
     if (p->c->norm && p->c->backward && compare_area(run, p, AREA_D_WEIGHT, &weights, result))
