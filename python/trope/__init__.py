@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overlo
 from . import _abi, _arrays, _prepared
 from ._abi import COPY
 from ._errors import Error
+from ._log import LoggedCall, log_calls
 from ._norms import Norm, NormArrays, refuse_norm, resolve_norms
 from ._options import ARRAYS, Options, Side, document, with_gradients
 from ._spec import intern, resolve, result_shape
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 _Array = TypeVar("_Array")
 __version__ = _abi.lib.trope_version().decode()
 __all__ = [
-    "COPY", "Error", "Frequencies", "Norm", "Options", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
-    "rotate_backward", "rotate_backward_",
+    "COPY", "Error", "Frequencies", "LoggedCall", "Norm", "Options", "frequencies", "info", "kernel_name", "log_calls",
+    "pair_axis", "rotate", "rotate_", "rotate_backward", "rotate_backward_",
 ]  # fmt: skip
 
 

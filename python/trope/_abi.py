@@ -197,6 +197,8 @@ def _declare(lib):
         "trope_phase_steps": (status, [POINTER(c_double), c_int32, POINTER(c_uint64)]),
         "trope_frequencies": (status, [POINTER(FrequencyArgs), POINTER(c_double), POINTER(c_double)]),
         "trope_kernel_name": (status, [args, c_int32, c_char_p, c_size_t]),
+        "trope_log_calls": (status, [c_int32]),
+        "trope_logged_calls": (c_size_t, [c_char_p, c_size_t]),
         "trope_status_name": (c_char_p, [status]),
         "trope_last_error": (c_char_p, []),
         "trope_last_error_argument": (c_char_p, []),
