@@ -237,6 +237,46 @@ def standard_streams():
         os.close(writing)
 
 
+def logged(result):
+    """Returns [(count, kernel, text)] of the calls that a process with TROPE_LOG=calls printed."""
+    lines = result.stderr.splitlines()
+    check(lines and lines[0].startswith("trope: the calls"), "TROPE_LOG prints the calls", result.stderr)
+    return [tuple(line.split(" ", 2)) for line in lines[1:]]
+
+
+def bench_call():
+    """--call makes the calls that TROPE_LOG=calls prints: with the right bits, and so that the log prints the same text."""
+    log = dict(os.environ, TROPE_LOG="calls")
+    small = ["--device", "cpu", "--threads", 1, "--repeat", 1]
+    found = run("bench", "--cases", "cuda", "--at-most", 10 ** 5, *small, env=log)
+    texts = sorted({text for _, _, text in logged(found)})
+    check(len(texts) >= 300, "the CUDA cases are many kinds of calls", len(texts))
+    for text in texts[::25]:
+        result = run("bench", "--call", text, "--json", *small, env=log)
+        check(result.returncode == 0, "--call takes", text, result.stderr)
+        case, = json.loads(result.stdout)["cases"]
+        check(case["wrong"] == 0 and case["bytes"] > 0, "the call of the text is right", text, case)
+        check({same for _, _, same in logged(result)} == {text}, "the log prints the same text as", text, result.stderr)
+    unknown = run("info", env=dict(os.environ, TROPE_LOG="all"))
+    check(unknown.returncode == 0 and not unknown.stderr, "TROPE_LOG is read at the first call", unknown.stderr)
+    unknown = run("bench", "--call", texts[0], *small, env=dict(os.environ, TROPE_LOG="all"))
+    check("TROPE_LOG (all)" in unknown.stderr, "an unknown value of TROPE_LOG is named", unknown.stderr)
+    good = "forward dtype=f32 batch=1 tokens=4 pairing=half inv_freq operand src=a dst=a src_layout=bshd dst_layout=bshd "
+    good += "heads_per_group=2 head_dim=8 rotary_dim=8"
+    check(run("bench", "--call", good, *small).returncode == 0, "a short text is enough")
+    for old, new, word in (
+        ("forward", "sideways", "sideways"), ("dtype=f32", "dtype=f31", "dtype=f31"), ("dtype=f32", "", "dtype"),
+        ("tokens=4", "tokens=-4", "tokens=-4"), ("tokens=4", "tokens=4x", "tokens=4x"), ("inv_freq", "inv_freq=1", "inv_freq=1"),
+        ("pairing=half", "pairing", "'pairing'"), ("src=a", "src=A", "src=A"), ("src=a", "src=a+", "src=a+"),
+        ("operand", "norm weight operand", "norm"), ("head_dim", "dim", "'dim'"), ("batch=1", "device=cpu batch=1", "device"),
+    ):  # fmt: skip
+        refused([word], "bench", "--call", good.replace(old, new, 1), *small)
+    for field in ("pairing=half", "rotary_dim=8"):
+        result = run("bench", "--call", good.replace(field, ""), *small)
+        check(result.returncode == 2 and field.split("=")[0] in result.stderr, "the library refuses without", field, result.stderr)
+    refused(["--only", "--call"], "bench", "--call", good, "--only", "qk")
+
+
 help_and_usage()
 page_agrees_with_help()
 info()
@@ -245,4 +285,6 @@ bench_options()
 bench_cuda_cases()
 bench_saves_whole_results()
 standard_streams()
+
+bench_call()
 harness.finish()
