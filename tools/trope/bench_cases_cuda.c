@@ -296,17 +296,32 @@ static void write_cases(bench_case *cases, char (*names)[NAME_SIZE])
                 }
 }
 
+/* Calls that programs make (bench/real_calls.py writes the file). Their text decides the dtype, which is bf16. */
+static const struct {
+    const char *name, *call;
+} real_calls[] = {
+#include "bench_cases_real.inc"
+};
+enum { REAL_CALLS = sizeof real_calls / sizeof real_calls[0] };
+
+static void write_real_cases(bench_case *cases)
+{
+    for (int i = 0; i < REAL_CALLS; i++)
+        cases[i] = (bench_case){.name = real_calls[i].name, .dtypes = BF16, .call = real_calls[i].call, .tokens = 1};
+}
+
 bench_table bench_cuda_cases(void)
 {
     static bench_case *cases;
     static char(*names)[NAME_SIZE];
     const int count = count_cases();
     if (!cases) {
-        cases = calloc((size_t)count, sizeof *cases);
+        cases = calloc((size_t)(count + REAL_CALLS), sizeof *cases);
         names = calloc((size_t)count, sizeof *names);
         if (!cases || !names)
             return (bench_table){NULL, 0};
         write_cases(cases, names);
+        write_real_cases(cases + count);
     }
-    return (bench_table){cases, count};
+    return (bench_table){cases, count + REAL_CALLS};
 }

@@ -51,7 +51,7 @@ static call_class class_of_call(const bench_problem *p)
         return STRIDED;
     if (c->angle_gradient || c->accumulate)
         return c->accumulate ? ACCUMULATE : ANGLE_GRADIENT;
-    if (c->rounding != TROPE_ROUND_ONCE)
+    if (c->rounding != TROPE_ROUND_ONCE && !c->call)
         return NATIVE;
     if (is_one && c->heads == 1)
         return ONE_HEAD;
@@ -63,6 +63,8 @@ static call_class class_of_call(const bench_problem *p)
 static source_class class_of_source(const bench_problem *p)
 {
     const bench_source *source = &p->c->source;
+    if (p->c->call) /* a program's call should be as fast as one from tokens, whatever its tables are */
+        return source->lengths ? SEARCHED : FROM_TOKENS;
     if (source->lengths)
         return p->cols ? SEARCHED_FREQS : SEARCHED;
     if (bench_has_cos_and_sin(p->c))
@@ -114,10 +116,18 @@ static const goal_rule rules[] = {
 };
 /* clang-format on */
 
+/* Returns the MB that the rules compare. A program's call of any size up to the large ones counts as a short one. */
+static double size_class(const bench_problem *p)
+{
+    const double large = p->c->norm && p->c->backward ? 192 : 128, mb = p->moved / MB;
+    return p->c->call && mb >= 16.5 && mb < large ? large * 5 / 16 : mb;
+}
+
 static int fits(const goal_rule *rule, const bench_problem *p)
 {
+    const double mb = size_class(p);
     const int32_t heads = p->c->heads + p->c->groups;
-    return (rule->classes & CLASS(class_of_call(p))) && p->moved >= rule->least_mb * MB && p->moved < rule->most_mb * MB &&
+    return (rule->classes & CLASS(class_of_call(p))) && mb >= rule->least_mb && mb < rule->most_mb &&
            heads >= rule->least_heads && heads <= rule->most_heads;
 }
 
