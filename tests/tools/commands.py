@@ -285,6 +285,5 @@ bench_options()
 bench_cuda_cases()
 bench_saves_whole_results()
 standard_streams()
-
 bench_call()
 harness.finish()
