@@ -184,8 +184,7 @@ typedef struct trope_operand {
     /* Backward: x of the forward call. Required for d_freqs and d_inv_freq if the operand rotates,
      * and for a norm. Must be NULL in all other calls. */
     const void *forward_src;
-    /* The layout of each tensor, TROPE_SBHD to TROPE_STRIDED. Must be 0 where the pointer is
-     * NULL. */
+    /* The layout of each tensor, TROPE_SBHD to TROPE_STRIDED; 0 where the pointer is NULL. */
     int32_t src_layout;
     int32_t dst_layout;
     int32_t forward_src_layout;
@@ -380,8 +379,7 @@ typedef struct trope_args {
     int64_t sequences;
     int32_t cu_seqlens_dtype; /* of both arrays: TROPE_I32 or TROPE_I64; 0 without cu_seqlens */
     int32_t padding;          /* TROPE_PADDING_...; 0: every token must be in a sequence */
-    /* The number of context parallel ranks, 1 to 2^30; 0 = 1. Must be set if cp_rank or cp_layout
-     * is set. */
+    /* The number of context parallel ranks, 1 to 2^30; 0 = 1, without cp_rank and cp_layout. */
     int32_t cp_size;
     int32_t cp_rank;   /* 0 to cp_size - 1 */
     int32_t cp_layout; /* TROPE_CP_...; must not be 0 if cp_size is over 1 */
@@ -421,8 +419,7 @@ typedef struct trope_args {
 
     /* HOST [operand_count]: pointers to the norm of each operand, NULL for an operand without one.
      * NULL: the call has no norms. An operand with shared heads cannot have a norm. A call with a
-     * norm need not rotate. Without a rotation, the fields of pairing, angles and positions must be
-     * 0. */
+     * norm need not rotate. If it does not, the fields of pairing, angles and positions are 0. */
     const trope_norm *const *norms;
 } trope_args;
 
@@ -562,11 +559,9 @@ TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, doubl
 TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name,
                                          size_t size);
 
-/* trope_log_calls starts (on = 1) or stops (0) the record of the kinds of calls that this process
- * makes. TROPE_LOG=calls in the environment starts it, and prints it to stderr at exit.
- * trope_logged_calls writes the record to text[size]: a line "COUNT KERNEL CALL" for each kind, where
- * CALL is the text that `trope bench --call` takes. It returns the bytes that the whole record needs,
- * with its final 0. Calls that a CUDA graph replays are not counted. */
+/* trope_log_calls starts (on = 1) or stops (0) recording the kinds of calls of this process, as
+ * TROPE_LOG=calls in the environment does. trope_logged_calls writes the record to text[size], with
+ * lines "COUNT KERNEL CALL" (`trope bench --call` takes CALL), and returns the bytes that it needs. */
 TROPE_API trope_status trope_log_calls(int32_t on);
 TROPE_API size_t trope_logged_calls(char *text, size_t size);
 
