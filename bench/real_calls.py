@@ -43,7 +43,8 @@ MODELS = {  # name: (model_type, its sizes, whether it has norms of q and k)
     "qwen3-4b": ("qwen3", dict(num_attention_heads=32, num_key_value_heads=8, head_dim=128), True),
     "qwen3-30b-a3b": (
         "qwen3_moe",
-        dict(num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_experts=4, moe_intermediate_size=32),
+        dict(num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=32),
         True,
     ),
     "qwen3-vl-8b": ("qwen3_vl_text", dict(

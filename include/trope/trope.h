@@ -269,8 +269,7 @@ typedef struct trope_norm {
      * otherwise NULL. With SUMS_WRITE, the call only stores the sum of each head of this rank: the
      * sum of x^2 (AFTER: of u^2) in forward, p in backward. dst, d_weight, d_freqs and d_inv_freq
      * must then be NULL, and in forward also rstd. With SUMS_READ, the call reads the sums of the
-     * heads of all ranks, in the order of the ranks, instead of computing its own. Both require
-     * rstd in backward. */
+     * heads of all ranks, in the order of the ranks, not its own. Both need rstd in backward. */
     void *token_sums;
     /* With SUMS_READ: the number of heads in token_sums, and the index of this rank's first head
      * among them. Otherwise 0. */
@@ -559,9 +558,9 @@ TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, doubl
 TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name,
                                          size_t size);
 
-/* trope_log_calls starts (on = 1) or stops (0) recording the kinds of calls of this process, as
- * TROPE_LOG=calls in the environment does. trope_logged_calls writes the record to text[size], with
- * lines "COUNT KERNEL CALL" (`trope bench --call` takes CALL), and returns the bytes that it needs. */
+/* trope_log_calls starts (on = 1) or stops (0) recording the kinds of calls, as TROPE_LOG=calls in
+ * the environment does. trope_logged_calls writes the record to text[size], as lines "COUNT KERNEL
+ * CALL" (for `trope bench --call CALL`), and returns the bytes that the whole record needs. */
 TROPE_API trope_status trope_log_calls(int32_t on);
 TROPE_API size_t trope_logged_calls(char *text, size_t size);
 

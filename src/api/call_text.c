@@ -83,13 +83,26 @@ static void put_struct(call_writer *w, const char *name, const void *from, int o
     for (const trope_field *f = trope_find_struct(name)->fields; f->name; f++) {
         const void *value = (const char *)from + f->offset;
         switch (f->kind) {
-        case TROPE_FIELD_HIDDEN: break;
-        case TROPE_FIELD_INT32: put_int32(w, f, *(const int32_t *)value); break;
-        case TROPE_FIELD_INT64: put_int64(w, f, *(const int64_t *)value); break;
-        case TROPE_FIELD_DOUBLE: put_double(w, f, *(const double *)value); break;
-        case TROPE_FIELD_STRIDES: put_strides(w, f, value); break;
-        case TROPE_FIELD_AXES: put_axes(w, f, *(const uint8_t *const *)value, pairs); break;
-        case TROPE_FIELD_TENSOR: put_tensor(w, f, operand, role++); break;
+        case TROPE_FIELD_HIDDEN:
+            break;
+        case TROPE_FIELD_INT32:
+            put_int32(w, f, *(const int32_t *)value);
+            break;
+        case TROPE_FIELD_INT64:
+            put_int64(w, f, *(const int64_t *)value);
+            break;
+        case TROPE_FIELD_DOUBLE:
+            put_double(w, f, *(const double *)value);
+            break;
+        case TROPE_FIELD_STRIDES:
+            put_strides(w, f, value);
+            break;
+        case TROPE_FIELD_AXES:
+            put_axes(w, f, *(const uint8_t *const *)value, pairs);
+            break;
+        case TROPE_FIELD_TENSOR:
+            put_tensor(w, f, operand, role++);
+            break;
         case TROPE_FIELD_ARRAY:
             if (*(const void *const *)value)
                 put(w, " %s", f->name);

@@ -22,17 +22,43 @@ static const char *const orders[] = {"before", "after", NULL};
 static const char *const norm_roundings[] = {"twice", "product", NULL};
 static const char *const uses[] = {"write", "read", NULL};
 
-#define FIELD(type, field)            .name = #field, .offset = offsetof(type, field)
-#define HIDDEN(type, field)           {FIELD(type, field), .kind = TROPE_FIELD_HIDDEN}
-#define INT32(type, field, default_)  {FIELD(type, field), .kind = TROPE_FIELD_INT32, .absent = (default_)}
-#define INT64(type, field)            {FIELD(type, field), .kind = TROPE_FIELD_INT64}
-#define DOUBLE(type, field, default_) {FIELD(type, field), .kind = TROPE_FIELD_DOUBLE, .absent = (default_)}
-#define WORD(type, field, words_)     {FIELD(type, field), .kind = TROPE_FIELD_INT32, .words = (words_)}
-#define ARRAY(type, field)            {FIELD(type, field), .kind = TROPE_FIELD_ARRAY}
-#define TENSOR(type, field)           {FIELD(type, field), .kind = TROPE_FIELD_TENSOR}
-#define AXES(type, field)             {FIELD(type, field), .kind = TROPE_FIELD_AXES}
+#define FIELD(type, field) .name = #field, .offset = offsetof(type, field)
+#define HIDDEN(type, field)                                                                                                \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_HIDDEN                                                                     \
+    }
+#define INT32(type, field, default_)                                                                                       \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_INT32, .absent = (default_)                                                \
+    }
+#define INT64(type, field)                                                                                                 \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_INT64                                                                      \
+    }
+#define DOUBLE(type, field, default_)                                                                                      \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_DOUBLE, .absent = (default_)                                               \
+    }
+#define WORD(type, field, words_)                                                                                          \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_INT32, .words = (words_)                                                   \
+    }
+#define ARRAY(type, field)                                                                                                 \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_ARRAY                                                                      \
+    }
+#define TENSOR(type, field)                                                                                                \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_TENSOR                                                                     \
+    }
+#define AXES(type, field)                                                                                                  \
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_AXES                                                                       \
+    }
 #define STRIDES(type, field)                                                                                               \
-    {FIELD(type, field), .kind = TROPE_FIELD_STRIDES, .count = sizeof((type *)0)->field / sizeof(int64_t)}
+    {                                                                                                                      \
+        FIELD(type, field), .kind = TROPE_FIELD_STRIDES, .count = sizeof((type *)0)->field / sizeof(int64_t)               \
+    }
 
 static const trope_field args_fields[] = {
     HIDDEN(trope_args, struct_size),

@@ -182,7 +182,8 @@ static void count_call(const log_scratch *s, const char *kernel)
 void trope_log_call(const trope_args *args, int backward, const char *kernel)
 {
     log_scratch *s = malloc(sizeof *s);
-    if (!s || trope_copy_call("trope_log_calls", args, &s->call) || trope_copy_call("trope_log_calls", args, &s->expanded)) {
+    if (!s || trope_copy_call("trope_log_calls", args, &s->call) ||
+        trope_copy_call("trope_log_calls", args, &s->expanded)) {
         free(s);
         return;
     }

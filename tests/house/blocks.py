@@ -60,6 +60,7 @@ COMMANDS = {
     "trope bench --device cpu": LONG,
     "trope bench --device cuda": GPU,
     "trope bench --list --device cuda": HERE,
+    "trope bench --call 'TEXT'": "tools_commands",
     "trope bench --only thd": LONG,
     "trope bench --only heads-8/ --repeat 51": LONG,
     "trope bench --json > result.json": LONG,

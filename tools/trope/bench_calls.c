@@ -19,9 +19,9 @@ static int visit_problem(const bench_case *c, int32_t dtype, int (*visit)(void *
     if (bench_plan(&p, c, dtype, &as_they_are) || bench_bind(&p, area, &call))
         return RESULT_REFUSED;
     call.args.device = TROPE_DEVICE_CUDA;
-    call.args.workspace_size = bench_reads_forward(c) ? AREA_DISTANCE : 0;
+    call.args.workspace_size = bench_reads_forward(p.c) ? AREA_DISTANCE : 0;
     bench_name(c, dtype, name, sizeof name);
-    const bench_made_call made = {name, &call.args, c->backward};
+    const bench_made_call made = {name, &call.args, p.c->backward};
     return visit(context, &made);
 }
 

@@ -230,8 +230,7 @@ bench_extent bench_text_tensor(const bench_text *t, int operand, int role)
     const trope_operand *o = &t->operands[operand];
     const int has_one_head = o->shared_heads && (t->backward ? role != 0 : role == 0);
     const int64_t groups = o->groups ? o->groups : 1;
-    const int64_t size[] = {t->args.batch, t->args.tokens,
-                            has_one_head && o->shared_heads == TROPE_SHARED_ALL ? 1 : groups,
+    const int64_t size[] = {t->args.batch, t->args.tokens, has_one_head && o->shared_heads == TROPE_SHARED_ALL ? 1 : groups,
                             has_one_head ? 1 : o->heads_per_group, o->head_dim};
     const int32_t layout = role == 0 ? o->src_layout : role == 1 ? o->dst_layout : o->forward_src_layout;
     const int64_t *const strides[] = {o->src_stride, o->dst_stride, o->forward_src_stride};

@@ -130,14 +130,16 @@ static void set_text_sizes(bench_problem *p)
         grow(p, AREA_COS, bytes);
         grow(p, AREA_SIN, a->sin && !is_complex(t) ? bytes : 0);
     }
-    grow(p, AREA_INDICES, a->position_ids      ? bench_text_ids(t).elements * (a->position_dtype == TROPE_I64 ? 8 : 4)
-                          : a->start_positions ? bench_index_count(p) * 8
-                                               : 0);
+    grow(p, AREA_INDICES,
+         a->position_ids      ? bench_text_ids(t).elements * (a->position_dtype == TROPE_I64 ? 8 : 4)
+         : a->start_positions ? bench_index_count(p) * 8
+                              : 0);
     grow(p, AREA_CU_SEQLENS, a->cu_seqlens ? (p->sequences + 1) * index : 0);
     grow(p, AREA_CU_SEQLENS_PADDED, a->cu_seqlens_padded ? (p->sequences + 1) * index : 0);
-    grow(p, AREA_D_ANGLES, a->d_inv_freq ? (int64_t)sizeof p->inv_freq
-                           : a->d_freqs  ? bench_text_table(t, a->d_freqs_layout, a->d_freqs_stride).elements * real
-                                         : 0);
+    grow(p, AREA_D_ANGLES,
+         a->d_inv_freq ? (int64_t)sizeof p->inv_freq
+         : a->d_freqs  ? bench_text_table(t, a->d_freqs_layout, a->d_freqs_stride).elements * real
+                       : 0);
     grow(p, AREA_STATUS, a->status ? 4 : 0);
     set_norm_sizes(p);
     grow(p, AREA_SRC, (int64_t)ceil(p->moved / 2)); /* for the copies */
@@ -243,7 +245,7 @@ static void bind_text_arrays(const bench_problem *p, void *const *area, trope_ar
     a->phase_step = given->phase_step ? p->phase_step : NULL;
     a->freqs = given->freqs ? area[AREA_COS] : NULL;
     a->cos = given->cos ? area[AREA_COS] : NULL;
-    a->sin = !given->sin             ? NULL
+    a->sin = !given->sin            ? NULL
              : is_complex(&p->text) ? (char *)area[AREA_COS] + value_size(given->angle_dtype)
                                     : area[AREA_SIN];
     a->position_ids = given->position_ids ? area[AREA_INDICES] : NULL;
@@ -302,7 +304,10 @@ static void fill_text_ids(const bench_problem *p, void *ids)
     const int64_t limit = p->cols ? a->angle_rows : INT32_MAX;
     for (int64_t i = 0; i < count; i++) {
         const int64_t token = i % p->tokens, axis = i / p->tokens / a->batch;
-        const int64_t id = a->position_axes <= 1 ? token : axis == 0 ? token / 256 : axis == 1 ? token / 16 % 16 : token % 16;
+        const int64_t id = a->position_axes <= 1 ? token
+                           : axis == 0           ? token / 256
+                           : axis == 1           ? token / 16 % 16
+                                                 : token % 16;
         if (size == 8)
             ((int64_t *)ids)[i] = id % limit;
         else
