@@ -23,6 +23,7 @@ import trope
 import trope.torch
 
 PROGRAMS = {}
+HANDLES = []  # of the patches of the program that runs
 
 
 def program(name):
@@ -85,7 +86,7 @@ def transformers_program(name, fuse_norm, compiles):
     def make(device, tokens):
         patch = importlib.import_module("trope.transformers").patch
         model = make_model(name, device)
-        patch(model, fuse_norm=fuse_norm) if fuse_norm else patch(model)
+        HANDLES.append(patch(model, fuse_norm=fuse_norm))
         ids = torch.arange(tokens, device=device)[None] % 64
         call = torch.compile(model) if compiles else model
 
@@ -177,7 +178,7 @@ class Group:
 
 def megatron():
     rope = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
-    importlib.import_module("trope.megatron").patch()
+    HANDLES.append(importlib.import_module("trope.megatron").patch())
     config = SimpleNamespace(
         apply_rope_fusion=False, rotary_interleaved=False, multi_latent_attention=False, mrope_section=None
     )
@@ -270,7 +271,8 @@ def collect(names, device, tokens):
             failed[name] = "%s: %s" % (type(error).__name__, (str(error).strip().splitlines() or [""])[0][:200])
             continue
         finally:
-            undo_patches()
+            while HANDLES:
+                HANDLES.pop().undo()
         print("%-36s %d kinds of calls" % (name, len(calls)), file=sys.stderr)
         for call in calls:
             if call.text not in texts:
@@ -281,14 +283,6 @@ def collect(names, device, tokens):
                     number += 1
                 cases[base if number == 1 else "%s-%d" % (base, number)] = call.text
     return cases, failed
-
-
-def undo_patches():
-    for name in ("trope.megatron._patch", "trope.transformers"):
-        module = sys.modules.get(name)
-        active = getattr(module, "_active", None)
-        if hasattr(active, "undo"):
-            active.undo()
 
 
 def main():

@@ -183,7 +183,7 @@ int bench_plan_text(bench_problem *p, const bench_case *c, int32_t dtype, const 
     p->described = *c;
     describe(t, &p->described);
     p->c = &p->described;
-    p->dtype = dtype ? dtype : t->args.dtype;
+    p->dtype = dtype;
     if (p->dtype != t->args.dtype)
         return complain("%s: its call has another dtype", c->name);
     p->cols = t->args.freqs || t->args.cos ? bench_text_columns(t) : 0;
