@@ -1,7 +1,7 @@
 """Times the RoPE calls of training frameworks on one GPU, first unpatched and then with trope in their place.
 
     PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h100.json
-    PYTHONPATH=python python3 bench/frameworks.py --only layers --tokens 4096
+    PYTHONPATH=python python3 bench/frameworks.py --only layers
     PYTHONPATH=python python3 bench/frameworks.py --only layers --device cpu
 
 If Megatron-Core or transformers cannot be imported, the script leaves out their cases and names them. It calls the
@@ -9,19 +9,28 @@ functions of these packages, first unpatched and then between patch() and undo()
 call is eager and rotates q and k of a layer. Times are measured on the GPU. Calls are queued behind a kernel that sleeps,
 so that the host is ahead of the GPU, as it is in a training step with long matrix products. If a call itself waits for the
 GPU, its time includes the wait. "host" is the time that the host alone takes. Each time is the median of rounds in which
-"as it comes", "with trope" and a copy of the same bytes alternate.
+"as it comes", "with trope" and a copy of the same bytes alternate. A row ends after --seconds, and is printed and written
+to the file at once. bench/tables.py makes the table of docs/performance.md from the file.
 
 "layers" are whole decoder layers of transformers with autograd, eager and with torch.compile. They alternate with the same
 layer without the norms of q and k and without the rotation. The time that this saves is the share of norm and rotation. If
-a way raises an exception, the script leaves it out and names it. On the CPU the layers are small and the times mean
-nothing.
+a way raises an exception, the script leaves it out and names it. Below each layer are the times of trope's kernels inside
+it, beside those of the same calls alone and of a copy of their bytes, which `trope bench --call` takes in the same run. On
+the CPU the layers are small and the times mean nothing.
 """
 
 import argparse
 import contextlib
+import functools
 import importlib
+import itertools
 import json
+import os
+import pathlib
+import re
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -30,6 +39,7 @@ from typing import Callable, List
 
 import torch
 
+import trope
 import trope.torch
 
 MB = 1 << 20
@@ -177,14 +187,17 @@ SOURCES = {"Megatron-Core": megatron_cases, "transformers": transformers_cases, 
 # ---- Decoder layers of transformers ----
 
 
+LLAMA3_8B = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, head_dim=128)
 QWEN3_4B = dict(hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_key_value_heads=8, head_dim=128)
 QWEN3_30B_A3B = dict(
     hidden_size=2048, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, num_attention_heads=32,
     num_key_value_heads=4, head_dim=128,
 )  # fmt: skip
+NORMS = ("q_norm", "k_norm")
 CODE = ("eager", "torch.compile")
 SMALL = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32)
 SIZES = {  # the model, its type, and the sizes of the layer on a GPU and on the CPU
+    "Llama-3-8B": ("llama", LLAMA3_8B, dict(SMALL, intermediate_size=128)),
     "Qwen3-4B": ("qwen3", QWEN3_4B, dict(SMALL, intermediate_size=128)),
     "Qwen3-30B-A3B": (
         "qwen3_moe",
@@ -200,6 +213,7 @@ class Layer:
 
     call: runs the layer and returns its output, a tensor with a gradient.
     inputs: the tensors whose gradients are taken: the layer's input, the weights of both norms, and all other parameters.
+    norms: the number of norms of q and k
     """
 
     name: str
@@ -207,6 +221,7 @@ class Layer:
     model: torch.nn.Module
     call: Callable
     inputs: List[torch.Tensor]
+    norms: int
 
 
 def make_layer(name, tokens, device):
@@ -223,14 +238,14 @@ def make_layer(name, tokens, device):
         hidden = torch.randn(1, tokens, config.hidden_size, dtype=torch.bfloat16).requires_grad_()
         positions = model.rotary_emb(hidden, torch.arange(tokens)[None])
     layer = model.layers[0]
-    weights = [norm.weight for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm)]
+    weights = [getattr(layer.self_attn, name).weight for name in NORMS if hasattr(layer.self_attn, name)]
     for weight in weights:
         torch.nn.init.uniform_(weight, 0.5, 1.5)
 
     def call():
         return layer(hidden, position_embeddings=positions, attention_mask=None)
 
-    return Layer(name, tokens, model, call, list(dict.fromkeys([hidden, *weights, *layer.parameters()])))
+    return Layer(name, tokens, model, call, list(dict.fromkeys([hidden, *weights, *layer.parameters()])), len(weights))
 
 
 @contextlib.contextmanager
@@ -238,13 +253,17 @@ def without_norm_and_rotation(model):
     """Passes q and k unchanged from their projections to the attention."""
     attention = model.layers[0].self_attn
     module = sys.modules[type(attention).__module__]
-    kept = attention.q_norm, attention.k_norm, module.apply_rotary_pos_emb
-    attention.q_norm = attention.k_norm = torch.nn.Identity()
+    norms = {name: getattr(attention, name) for name in NORMS if hasattr(attention, name)}
+    rotation = module.apply_rotary_pos_emb
+    for name in norms:
+        setattr(attention, name, torch.nn.Identity())
     module.apply_rotary_pos_emb = lambda q, k, cos, sin: (q, k)
     try:
         yield
     finally:
-        attention.q_norm, attention.k_norm, module.apply_rotary_pos_emb = kept
+        for name, norm in norms.items():
+            setattr(attention, name, norm)
+        module.apply_rotary_pos_emb = rotation
 
 
 def find_layer_ways():
@@ -317,16 +336,41 @@ def find_equal(results, others):
     return sum(int((a == b).sum()) for a, b in zip(results, others, strict=True)) / sum(y.numel() for y in others)
 
 
-def find_medians(times):
-    """Returns {direction: {who: [us on the device, us on the host]}}. The first round compiles and warms up, and does
-    not count."""
+@dataclass
+class Limits:
+    """Limits of a row: its rounds, the calls in a row of each way, and its seconds."""
+
+    rounds: int
+    count: int
+    seconds: float
+
+
+def take_turns(ways, device, limits):
+    """Returns {direction: {who: [us on the device, us on the host]}}: the medians of rounds in which all ways alternate.
+
+    ways: {(direction, who): (a function that returns a context, a function to time in it)}
+
+    The first round does not count. It warms up, and its times decide how many calls in a row the others make.
+    """
+    times, counts = {way: [] for way in ways}, dict.fromkeys(ways, 1)
+    for number in range(limits.rounds):
+        for way, (context, function) in ways.items():
+            with context():
+                function()
+                times[way].append(elapsed(function, counts[way], device))
+        if number == 0:
+            end = time.monotonic() + limits.seconds
+            share = 1e6 * limits.seconds / limits.rounds / len(ways)
+            counts = {way: max(1, min(limits.count, int(share / max(us[0])))) for way, us in times.items()}
+        elif time.monotonic() > end:
+            break
     found = {}
-    for (name, who), us in times.items():
-        found.setdefault(name, {})[who] = [statistics.median(each) for each in zip(*us[1:])]
+    for (direction, who), us in times.items():
+        found.setdefault(direction, {})[who] = [statistics.median(each) for each in zip(*us[1:])]
     return found
 
 
-def measure(case, device, rounds, count):
+def measure(case, device, limits):
     """Returns {direction: {who: [us on the GPU, us on the host]}}, where who is "plain", "trope" or "copy", and the
     difference of the results."""
     generator = torch.Generator(device).manual_seed(1)
@@ -355,16 +399,68 @@ def measure(case, device, rounds, count):
     def both():  # views, because writing into a leaf is not allowed
         torch.autograd.grad(case.call(*[x.view_as(x) for x in leaves]), leaves, gradients)
 
-    times = {}
-    for _ in range(rounds):
-        for name, function in (("forward", forward), ("forward and backward", both)):
-            times.setdefault((name, "plain"), []).append(elapsed(function, count))
-            with case.patch():
-                function()
-                times.setdefault((name, "trope"), []).append(elapsed(function, count))
-        times.setdefault(("forward", "copy"), []).append(elapsed(lambda: target.copy_(source), count))
-    row.update(find_medians(times))
-    return row
+    ways = {}
+    for direction, function in (("forward", forward), ("forward and backward", both)):
+        ways[direction, "plain"] = contextlib.nullcontext, function
+        ways[direction, "trope"] = case.patch, function
+    ways["forward", "copy"] = contextlib.nullcontext, lambda: target.copy_(source)
+    return dict(row, **take_turns(ways, device, limits))
+
+
+# ---- trope's calls inside a layer ----
+
+
+OURS = re.compile(r"(?:void )?((rotate|norm|token_gradient|sum_heads|add_weights)(_\w+)?_kernel)[<(]")
+PROFILED = 5  # calls; a time is their median
+
+
+@functools.lru_cache(maxsize=None)
+def time_call(text, device):
+    """Times a call alone, and a copy of its bytes, by `trope bench`. Returns the row of its JSON, or None if the program is
+    neither beside the library nor in PATH."""
+    beside = pathlib.Path(trope._abi.lib._name).resolve().parent / "tools" / "trope"
+    program = str(beside) if beside.exists() else shutil.which("trope")
+    if not program:
+        return None
+    done = subprocess.run([program, "bench", "--device", device, "--call", text, "--json"], capture_output=True, text=True)
+    if done.returncode:
+        print("trope bench --call '%s': status %d\n%s" % (text, done.returncode, done.stderr[-500:]), file=sys.stderr)
+    return json.loads(done.stdout)["cases"][0] if done.returncode < 2 else None
+
+
+def find_kernels(function, device):
+    """Returns the name and the us of each of trope's kernels that the function runs, in their order."""
+    if device == "cpu":
+        return []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED):
+            function()
+        torch.cuda.synchronize()
+    on_device = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    on_device.sort(key=lambda event: event.time_range.start)
+    found = [(OURS.match(event.name), event.time_range.elapsed_us()) for event in on_device]
+    found = [(match[1], us) for match, us in found if match]
+    count = len(found) // PROFILED
+    return [[found[i][0], statistics.median(us for _, us in found[i::count])] for i in range(count)]
+
+
+def find_calls(functions, device):
+    """Returns for each direction: trope's kernels inside the layer, the bytes of trope's calls, the us of these calls
+    alone, and the us of a copy of these bytes."""
+    with trope.log_calls() as log:
+        functions["forward and backward"]()
+    forward, both = (find_kernels(function, device) for function in functions.values())
+    found = {}
+    for direction, kernels in (("forward", forward), ("backward", both[len(forward) :])):
+        calls = [call for call in log if call.text.startswith(direction)]
+        timed = [(call.count, time_call(call.text, device)) for call in calls]
+        if timed:
+            sums = {
+                name: sum(count * row[name] for count, row in timed) if all(row for _, row in timed) else None
+                for name in ("bytes", "time_us", "copy_us")
+            }
+            found[direction] = {"kernels": kernels, **sums}
+    return found
 
 
 def make_both(call, layer, gradient, way):
@@ -381,7 +477,7 @@ def prepare_layer(layer, ways, is_compiled, gradient):
             with patch(layer.model) as handle:
                 call = Compiled(layer.call) if is_compiled else layer.call
                 both = make_both(call, layer, gradient, way)
-                results[way] = [call().detach(), *both()[:3]]
+                results[way] = [call().detach(), *both()[: 1 + layer.norms]]
                 if handle and not (handle.traced if is_compiled else handle.calls):
                     raise RuntimeError("the layer does not call what was patched")
             calls[way] = {"forward": call, "forward and backward": both}
@@ -392,19 +488,16 @@ def prepare_layer(layer, ways, is_compiled, gradient):
     return calls, results, failed
 
 
-def measure_layer(layer, ways, is_compiled, device, rounds, count):
-    """Returns the times of each way, in the form of measure(). For each patched way it adds the largest difference from
-    the plain way, in all results, and the fraction of equal elements, in the layer's output alone."""
+def measure_layer(layer, ways, is_compiled, device, limits):
+    """Returns the times of each way, in the form of measure(), and trope's calls. For each patched way it adds the largest
+    difference from the plain way, in all results, and the fraction of equal elements, in the layer's output alone."""
     generator = torch.Generator(device).manual_seed(1)
     gradient = torch.randn(layer.inputs[0].shape, device=device, generator=generator).to(torch.bfloat16)
+    ways = {way: patch for way, patch in ways.items() if layer.norms or way != "fused"}
     calls, results, failed = prepare_layer(layer, ways, is_compiled, gradient)
-    times = {}
-    for _ in range(rounds):
-        for way, functions in calls.items():
-            with contextlib.nullcontext() if is_compiled else ways[way](layer.model):
-                for name, function in functions.items():
-                    function()
-                    times.setdefault((name, way), []).append(elapsed(function, count, device))
+    contexts = {
+        way: contextlib.nullcontext if is_compiled else functools.partial(patch, layer.model) for way, patch in ways.items()
+    }
     row = {
         "case": "%s, %s" % (layer.name, CODE[is_compiled]),
         "framework": "layers",
@@ -412,27 +505,36 @@ def measure_layer(layer, ways, is_compiled, device, rounds, count):
         "failed": failed,
     }
     plain = results["plain"]
-    patched = {way: found for way, found in results.items() if way not in ("plain", "without")}
+    patched = {way: results[way] for way in calls if way not in ("plain", "without")}
     row["difference"] = {way: find_difference(found, plain) for way, found in patched.items()}
     row["equal"] = {way: find_equal(found[:1], plain[:1]) for way, found in patched.items()}
-    return dict(row, **find_medians(times))
+    timed = {
+        (direction, way): (contexts[way], function)
+        for way, functions in calls.items()
+        for direction, function in functions.items()
+    }
+    row.update(take_turns(timed, device, limits))
+    row["calls"] = {}
+    for way in patched:
+        with contexts[way]():
+            row["calls"][way] = find_calls(calls[way], device)
+    return row
 
 
-def run_layers(device, tokens, codes, rounds, count):
-    """Returns the results and the ways that are left out. Prints a line for each result."""
-    ways, rows, absent = find_layer_ways(), [], []
+def run_layers(options, record):
+    """Times all layers, first the eager ones, which need no compilation. Fewer tokens come first, because the log of calls
+    keeps the largest call of each kind."""
+    ways = find_layer_ways()
+    limits = Limits(options.rounds, max(1, options.count // 6), options.seconds)
     print(LAYER_HEAD)
-    for name in SIZES:
-        for length in tokens:
-            layer = make_layer(name, length, device)
-            for code in codes:
-                rows.append(measure_layer(layer, ways, code == CODE[True], device, rounds, count))
-                print("\n".join(layer_lines(rows[-1])), flush=True)
-                absent += ["%s, %s: %s" % (rows[-1]["case"], *each) for each in rows[-1]["failed"].items()]
-            del layer
-            if device == "cuda":
-                torch.cuda.empty_cache()
-    return rows, absent
+    for tokens, code, name in itertools.product(sorted(options.tokens), options.code, SIZES):
+        layer = make_layer(name, tokens, options.device)
+        row = measure_layer(layer, ways, code == CODE[True], options.device, limits)
+        record.add(row, [*layer_lines(row), *call_lines(row)])
+        record.absent += ["%s, %s: %s" % (row["case"], *each) for each in row["failed"].items()]
+        del layer
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
 
 
 def line(row):
@@ -442,6 +544,17 @@ def line(row):
     return "| %s | %s | %d | %.0f | %.0f | %.1f | %.2f | %.0f | %.0f | %.1f | %.0f, %.0f | %.4f |" % (
         row["framework"], row["case"], row["bytes"] // MB, plain, trope_, plain / trope_, copy / trope_,
         plain_both, trope_both, plain_both / trope_both, host_plain, host_trope, row["equal"])  # fmt: skip
+
+
+def call_lines(row):
+    """Formats trope's calls inside a layer: the time of its kernels, of the calls alone, and of a copy of their bytes."""
+    for way, directions in row["calls"].items():
+        for direction, found in directions.items():
+            parts = ["%s %.1f us" % tuple(kernel) for kernel in found["kernels"]]
+            if found["bytes"] is not None:
+                parts.append("alone %.1f us, copy of %.1f MB %.1f us" % tuple(
+                    found[name] / unit for name, unit in (("time_us", 1), ("bytes", 1e6), ("copy_us", 1))))  # fmt: skip
+            yield "    %s, %s: %s" % (way, direction, "; ".join(parts) or "not timed")
 
 
 def layer_lines(row):
@@ -468,14 +581,17 @@ HEAD = """| framework | call | MB | us as it comes | us with trope | times faste
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=[*SOURCES, "layers"], action="append", help="one framework; may be repeated")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--count", type=int, default=30, help="consecutive calls in each round (layers: a sixth)")
+    parser.add_argument("--rounds", type=int, default=12, help="at most so many rounds")
+    parser.add_argument(
+        "--count", type=int, default=30, help="at most so many consecutive calls in each round (layers: a sixth)"
+    )
+    parser.add_argument("--seconds", type=float, default=5, help="time after which a row's rounds end, default 5")
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small layers, requires --only layers"
     )
-    parser.add_argument("--tokens", type=int, nargs="+", help="tokens of layers, default 4096 and 8192 (CPU: 32)")
+    parser.add_argument("--tokens", type=int, nargs="+", help="tokens of layers, default 4096 (CPU: 32)")
     parser.add_argument("--code", choices=CODE, nargs="+", default=CODE, help="code of layers, default both")
-    parser.add_argument("--json", help="write the results to this file")
+    parser.add_argument("--json", help="write the results to this file, after each row")
     options = parser.parse_args(arguments)
     if options.device == "cpu" and options.only != ["layers"]:
         parser.error("--device cpu is for --only layers: other cases measure on a GPU")
@@ -483,48 +599,59 @@ def parse(arguments):
         parser.error("bench/frameworks.py needs a GPU, and there is none")
     if options.rounds < 2:
         parser.error("--rounds must be at least 2: the first one is not counted")
-    options.tokens = options.tokens or ([32] if options.device == "cpu" else [4096, 8192])
+    options.tokens = options.tokens or [32 if options.device == "cpu" else 4096]
     return options
 
 
-def run_calls(names, rounds, count):
-    """Times calls of frameworks. Returns the results and the cases that are left out. Prints a line for each result."""
-    rows, absent = [], []
-    print(HEAD)
+class Record:
+    """The rows so far, and what is left out. Each row is printed and written to the file at once, so that a run that is
+    killed leaves its rows."""
+
+    def __init__(self, machine, path):
+        self.rows, self.absent = [], []
+        self._machine, self._path = machine, path
+
+    def add(self, row, lines):
+        print("\n".join(lines), flush=True)
+        self.rows.append(row)
+        if self._path:
+            with open(self._path + ".part", "w") as file:
+                json.dump({"gpu": self._machine, "torch": torch.__version__, "rows": self.rows}, file, indent=1)
+            os.replace(self._path + ".part", self._path)
+
+
+def run_calls(names, options, record):
+    """Times calls of frameworks."""
+    limits = Limits(options.rounds, options.count, options.seconds)
+    print("\n" + HEAD)
     for name in names:
         try:
             cases = SOURCES[name]("cuda")
         except ImportError as error:
-            absent.append("%s: %s" % (name, error))
+            record.absent.append("%s: %s" % (name, error))
             continue
         for case in cases:
-            rows.append(measure(case, "cuda", rounds, count))
-            print(line(rows[-1]), flush=True)
+            row = measure(case, "cuda", limits)
+            record.add(row, [line(row)])
             torch.cuda.empty_cache()
-    return rows, absent
 
 
 def main(arguments):
     options = parse(arguments)
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    chosen = options.only or [*SOURCES, "layers"]
-    rows, absent = [], []
+    chosen = options.only or ["layers", *SOURCES]
+    record = Record(machine, options.json)
     print("%s; torch %s\n" % (machine, torch.__version__))
+    if "layers" in chosen:
+        try:
+            run_layers(options, record)
+        except ImportError as error:
+            record.absent.append("layers: %s" % error)
     names = [name for name in chosen if name != "layers"]
     if names:
-        rows, absent = run_calls(names, options.rounds, options.count)
-    if "layers" in chosen:
-        print()
-        try:
-            of_layers = run_layers(options.device, options.tokens, options.code, options.rounds, max(1, options.count // 6))
-        except ImportError as error:
-            of_layers = [], ["layers: %s" % error]
-        rows, absent = rows + of_layers[0], absent + of_layers[1]
-    print("".join("\nnot there: " + each for each in absent))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"gpu": machine, "torch": torch.__version__, "rows": rows}, file, indent=1)
-    return bool(absent and options.only)
+        run_calls(names, options, record)
+    print("".join("\nnot there: " + each for each in record.absent))
+    return bool(record.absent and options.only)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """bench/frameworks.py on the CPU: it runs small decoder layers with and without a patch, and detects a wrong patch."""
 
 import contextlib
+import functools
 import json
 import os
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ pytest.importorskip("transformers")
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
 import frameworks  # noqa: E402
+import trope.torch  # noqa: E402
 from torch._dynamo import lookup_backend  # noqa: E402
 from transformers.models.qwen3 import modeling_qwen3  # noqa: E402
 
@@ -35,7 +38,7 @@ def replaced(function):
 
 def measure(ways, is_compiled=False):
     layer = frameworks.make_layer("Qwen3-4B", 8, "cpu")
-    return frameworks.measure_layer(layer, ways, is_compiled, "cpu", 2, 1)
+    return frameworks.measure_layer(layer, ways, is_compiled, "cpu", frameworks.Limits(2, 1, 1))
 
 
 def test_layers_on_the_command_line(tmp_path, capsys):
@@ -43,16 +46,20 @@ def test_layers_on_the_command_line(tmp_path, capsys):
     options = ["--only", "layers", "--device", "cpu", "--tokens", "8", "--code", "eager", "--rounds", "2", "--count", "6"]
     assert not frameworks.main([*options, "--json", str(path)])
     rows = json.loads(path.read_text())["rows"]
-    assert [row["case"] for row in rows] == ["Qwen3-4B, eager", "Qwen3-30B-A3B, eager"]
+    assert [row["case"] for row in rows] == ["Llama-3-8B, eager", "Qwen3-4B, eager", "Qwen3-30B-A3B, eager"]
     for row in rows:
+        patched = ["trope", "fused"][: 1 + ("Qwen" in row["case"])]
         assert row["failed"] == {} and row["tokens"] == 8
         assert row["difference"]["trope"] == 0 and row["equal"]["trope"] == 1
-        assert 0 < row["difference"]["fused"] < 2.0**-5 and row["equal"]["fused"] > 0.9
+        if "fused" in patched:
+            assert 0 < row["difference"]["fused"] < 2.0**-5 and row["equal"]["fused"] > 0.9
         for direction in ("forward", "forward and backward"):
-            assert list(row[direction]) == ["plain", "trope", "fused", "without"]
+            assert list(row[direction]) == ["plain", *patched, "without"]
             assert all(us > 0 for times in row[direction].values() for us in times)
+        assert list(row["calls"]) == patched
     shown = capsys.readouterr().out
-    assert shown.count("| Qwen3-4B, eager | 8 |") == 2 and shown.count("| Qwen3-30B-A3B, eager | 8 |") == 2
+    for row in rows:
+        assert shown.count("| %s | 8 |" % row["case"]) == 2
     assert modeling_qwen3.apply_rotary_pos_emb is ORIGINAL
 
 
@@ -95,6 +102,82 @@ def test_without_norm_and_rotation():
     expected = middle + layer.model.layers[0].mlp(layer.model.layers[0].post_attention_layernorm(middle))
     assert torch.equal(result, expected) and not torch.equal(result, before)
     assert (attention.q_norm, attention.k_norm) == norms and torch.equal(layer.call(), before)
+
+
+@pytest.mark.parametrize("bench", [None, {"bytes": 7e6, "time_us": 9.0, "copy_us": 4.0}])
+def test_calls_inside_a_layer(bench, monkeypatch):
+    """find_calls separates forward from backward, in the log and in the profile."""
+    monkeypatch.setattr(frameworks, "time_call", lambda text, device: bench)
+    profiles = [["a", 1.0]], [["a", 2.0], ["b", 3.0], ["c", 4.0]]
+    monkeypatch.setattr(frameworks, "find_kernels", lambda function, device: profiles[function is both])
+    x = torch.ones(1, 4, 2, 8, requires_grad=True)
+
+    def forward():
+        return trope.torch.rotate(x, layout="bshd", pairing="half", inv_freq=[1.0, 0.5, 0.2, 0.1])
+
+    def both():
+        forward().sum().backward()
+
+    found = frameworks.find_calls({"forward": forward, "forward and backward": both}, "cpu")
+    times = bench or dict.fromkeys(["bytes", "time_us", "copy_us"])
+    assert found == {"forward": dict(times, kernels=profiles[0]), "backward": dict(times, kernels=profiles[1][1:])}
+    lines = list(frameworks.call_lines({"calls": {"trope": found}}))
+    alone = "; alone 9.0 us, copy of 7.0 MB 4.0 us" if bench else ""
+    assert lines[1] == "    trope, backward: b 3.0 us; c 4.0 us" + alone
+
+
+def test_kernels_of_a_profile(monkeypatch):
+    """Only trope's kernels count. Each time is the median over the calls."""
+
+    def profile(activities):
+        events = [
+            SimpleNamespace(
+                name=name, device_type=torch.autograd.DeviceType.CUDA,
+                time_range=SimpleNamespace(start=10 * call + start, elapsed_us=lambda us=call**2 + start: us),
+            )
+            for call in range(frameworks.PROFILED)
+            for start, name in enumerate([
+                "void norm_kernel<norm_pass<3> >(norm_call, steps)", "void splitKreduce_kernel<32, 16>(int)",
+                "void at::native::rotate_kernel<4>(int)", "add_weights_kernel(weight_sums)", "triton_norm_kernel",
+            ])
+        ]  # fmt: skip
+        return contextlib.nullcontext(SimpleNamespace(events=lambda: events[::-1]))
+
+    monkeypatch.setattr(torch.profiler, "profile", profile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert frameworks.find_kernels(lambda: None, "cuda") == [["norm_kernel", 4], ["add_weights_kernel", 7]]
+
+
+def test_time_of_a_call_alone():
+    text = "forward dtype=bf16 batch=1 tokens=8 pairing=half phase_step cp_size=1 operand src=a dst=b src_layout=bshd "
+    text += "dst_layout=bshd heads_per_group=4 head_dim=32 rotary_dim=32"
+    found = frameworks.time_call(text, "cpu")
+    if found is None:
+        pytest.skip("the program trope is not there")
+    assert found["bytes"] == 2 * 8 * 4 * 32 * 2 and found["time_us"] > 0 and found["copy_us"] > 0
+
+
+def test_slow_calls_end_after_the_seconds():
+    calls = {"slow": 0, "fast": 0}
+
+    def call(name, seconds):
+        calls[name] += 1
+        time.sleep(seconds)
+
+    ways = {("forward", name): (contextlib.nullcontext, functools.partial(call, name, us)) for name, us in
+            (("slow", 0.1), ("fast", 0.0001))}  # fmt: skip
+    times = frameworks.take_turns(ways, "cpu", frameworks.Limits(12, 30, 0.1))
+    assert calls["slow"] == 4 and 2 + 2 < calls["fast"] <= 2 + 31
+    assert times["forward"]["slow"][0] >= 1e5 > times["forward"]["fast"][0]
+
+
+def test_each_row_is_written_at_once(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    record = frameworks.Record("machine", str(path))
+    for count in (1, 2):
+        record.add({"case": count}, ["line %d" % count])
+        assert json.loads(path.read_text())["rows"] == [{"case": case} for case in range(1, count + 1)]
+        assert capsys.readouterr().out == "line %d\n" % count
 
 
 def turn_back(q, k, cos, sin):
