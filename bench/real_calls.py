@@ -1,27 +1,37 @@
 """Runs programs that people train with, and lists the calls of trope that they make, as cases of `trope bench`.
 
     PYTHONPATH=python python3 bench/real_calls.py --write tools/trope/bench_cases_real.inc
-    PYTHONPATH=python python3 bench/real_calls.py --only qwen3 --tokens 64
+    PYTHONPATH=python python3 bench/real_calls.py --only qwen3 --device cpu --tokens 64
 
 Each program has the heads and the tokens of a real model, but narrow weights, so that it runs anywhere. A case is one kind of
 call (trope.log_calls), with the name real-PROGRAM, and -bwd if it is a backward call. A number follows if a program makes
-several kinds. A kind that an earlier program makes has no second case. Programs whose package is missing are named.
+several kinds. A kind that an earlier program makes has no second case. Each case is written at once. Programs that cannot
+run, for example because their package is missing, are named.
 
 Use a GPU for the cases of the bench: the strides of gradients depend on the device's attention. On the CPU, tensors and
 kernels are the CPU's.
 """
 
 import argparse
+import contextlib
 import functools
 import importlib
+import itertools
+import os
+import pathlib
+import subprocess
 import sys
+import tempfile
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 
 import trope
 import trope.torch
+from frameworks import Group, radians
 
+HUB = pathlib.Path(__file__).resolve().parents[1] / "hub"
 PROGRAMS = {}
 HANDLES = []  # of the patches of the program that runs
 
@@ -82,18 +92,19 @@ def make_model(name, device):
         return transformers.AutoModel.from_config(config, dtype=torch.bfloat16).train()
 
 
+def make_run(model, device, tokens, compiles):
+    """Returns a function that runs a model forward and backward."""
+    ids = torch.arange(tokens, device=device)[None] % 64
+    call = torch.compile(model) if compiles else model
+    return lambda: call(input_ids=ids, use_cache=False).last_hidden_state.float().square().mean().backward()
+
+
 def transformers_program(name, fuse_norm, compiles):
     def make(device, tokens):
         patch = importlib.import_module("trope.transformers").patch
         model = make_model(name, device)
         HANDLES.append(patch(model, fuse_norm=fuse_norm))
-        ids = torch.arange(tokens, device=device)[None] % 64
-        call = torch.compile(model) if compiles else model
-
-        def run():
-            call(input_ids=ids, use_cache=False).last_hidden_state.float().square().mean().backward()
-
-        return run
+        return make_run(model, device, tokens, compiles)
 
     return make
 
@@ -105,13 +116,43 @@ for _name, (_, _, _has_norm) in MODELS.items():
             PROGRAMS[_full] = transformers_program(_name, _fuse, _compiles)
 
 
+# ---- The kernel for the Hugging Face Hub ----
+
+
+def hub_program(compiles):
+    def make(device, tokens):
+        kernels = importlib.import_module("kernels")
+        os.environ["TROPE_LIBRARY"] = trope._abi.lib._name  # the kernel's calls are in the log of this library alone
+        folder = tempfile.TemporaryDirectory()
+        HANDLES.append(SimpleNamespace(undo=folder.cleanup))
+        command = [sys.executable, HUB / "make.py", trope._abi.lib._name, folder.name, "--local"]
+        if device == "cuda":
+            command += ["--cuda", torch.version.cuda, "--archs", "%d.%d" % torch.cuda.get_device_capability()]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        mode = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
+        (variant,) = pathlib.Path(
+            folder.name, "build"
+        ).iterdir()  # kernels would choose by PyTorch's build, not by the device
+        layer = kernels.LocalLayerRepository(repo_path=variant, layer_name="RotaryPosEmb")
+        model = make_model("llama3-8b", device)
+
+        def kernelize(mapping):
+            with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
+                kernels.kernelize(model, mode=mode, device=device)
+
+        kernelize({"rotary_pos_emb": {device: {mode: layer}}})
+        HANDLES.append(SimpleNamespace(undo=lambda: kernelize({})))
+        run = make_run(model, device, tokens, compiles)
+        run()  # the layer compares itself with the replaced function, by small calls on the CPU
+        return run
+
+    return make
+
+
+PROGRAMS["hub-llama3-8b"], PROGRAMS["hub-llama3-8b-compiled"] = hub_program(False), hub_program(True)
+
+
 # ---- Functions of libraries, as their users call them ----
-
-
-def radians(rows, dim, device):
-    inv_freq = 10000.0 ** -(torch.arange(0, dim, 2, device=device, dtype=torch.float64) / dim)
-    angles = (torch.arange(rows, device=device, dtype=torch.float64)[:, None] * inv_freq).float()
-    return torch.cat((angles, angles), -1)
 
 
 def draw(device, *shape):
@@ -129,60 +170,106 @@ def ends(tokens, device):
     return torch.arange(0, tokens + 1, max(tokens // 8, 1), device=device, dtype=torch.int32)
 
 
-@program("megatron-llama3-8b")
-def megatron_gqa(device, tokens):
-    rope, config = megatron()
-    freqs = radians(tokens, 128, device)[:, None, None]
-    one = functools.partial(rope.apply_rotary_pos_emb, freqs=freqs, config=config, cp_group=Group())
-    q, k = draw(device, tokens, 1, 32, 128), draw(device, tokens, 1, 8, 128)
-    return lambda: (both(one, q), both(one, k))
+# ---- Attention layers of Megatron-Core ----
 
 
-@program("megatron-llama3-8b-thd")
-def megatron_thd(device, tokens):
-    return megatron_packed(device, tokens, Group())
+class Attention(torch.nn.Module):
+    """PyTorch's attention in the place of TransformerEngine's, for sbhd and thd. It does not separate packed sequences,
+    which changes no call of trope."""
+
+    def __init__(self, config, **options):
+        super().__init__()
+
+    def forward(self, q, k, v, *others, **options):
+        packed = q.dim() == 3
+        q, k, v = ((x[:, None] if packed else x).permute(1, 2, 0, 3) for x in (q, k, v))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        y = y.permute(2, 0, 1, 3).flatten(2)
+        return y[:, 0] if packed else y
 
 
-@program("megatron-llama3-8b-thd-cp4")
-def megatron_thd_cp(device, tokens):
-    return megatron_packed(device, tokens, Group(4, 1))
+def megatron_groups(cp):
+    """Returns the process groups of a layer. Only this process exists. A context parallel group of another size is not
+    real: only its size and rank are read."""
+    state = importlib.import_module("megatron.core.parallel_state")
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        state.initialize_model_parallel()
+    collection = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
+    groups = collection.use_mpu_process_groups()
+    if cp > 1:
+        groups.cp = Group(cp, 1)
+    return groups
 
 
-def megatron_packed(device, tokens, group):
-    rope, config = megatron()
-    freqs, cu = radians(tokens * group.size(), 128, device)[:, None, None], ends(tokens * group.size(), device)
-    one = functools.partial(rope.apply_rotary_pos_emb, freqs=freqs, config=config, cu_seqlens=cu, cp_group=group)
-    q, k = draw(device, tokens, 32, 128), draw(device, tokens, 8, 128)
-    return lambda: (both(one, q), both(one, k))
+def megatron_layer(cp, sizes):
+    """An attention layer with narrow weights. MLA if the sizes have a kv_lora_rank."""
+    configs = importlib.import_module("megatron.core.transformer.transformer_config")
+    specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
+    build = importlib.import_module("megatron.core.transformer.spec_utils").build_module
+    mla = "kv_lora_rank" in sizes
+    config = (configs.MLATransformerConfig if mla else configs.TransformerConfig)(
+        num_layers=1, hidden_size=64, use_cpu_initialization=True, add_bias_linear=False, normalization="RMSNorm",
+        params_dtype=torch.bfloat16, context_parallel_size=cp, **sizes,
+    )  # fmt: skip
+    spec = specs.get_gpt_layer_local_spec(
+        multi_latent_attention=mla, qk_layernorm=config.qk_layernorm, normalization="RMSNorm"
+    ).submodules.self_attention
+    spec.submodules.core_attention = Attention
+    torch.manual_seed(1)
+    return build(spec, config=config, layer_number=1, pg_collection=megatron_groups(cp))
 
 
-@program("megatron-deepseek-v3")
-def megatron_mla(device, tokens):
-    megatron()
-    mla = importlib.import_module("megatron.core.fusions.fused_mla_yarn_rope_apply")
-    angles = radians(tokens, 64, device)[:, None, None]
-    cos, sin = (f(angles).to(torch.bfloat16) for f in (torch.cos, torch.sin))
-    q, kv, k_pe = (draw(device, tokens, 1, heads, dim) for heads, dim in ((128, 192), (128, 256), (1, 64)))
-
-    def run():
-        both(lambda q: mla.fused_apply_mla_rope_for_q(q.view_as(q), cos, sin, 128, 64), q)
-        both(lambda kv, k_pe: mla.fused_apply_mla_rope_for_kv(kv, k_pe, cos, sin, 64, 128, 128), kv, k_pe)
-
-    return run
+def pack(tokens, device):
+    cu = ends(tokens, device)
+    params = importlib.import_module("megatron.core.packed_seq_params").PackedSeqParams
+    longest = int(cu[1])
+    return params(qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=longest, max_seqlen_kv=longest)
 
 
-class Group:
-    def __init__(self, size=1, rank=0):
-        self.size, self.rank = lambda: size, lambda: rank
+def megatron_program(sizes, packed=False, cp=1, **options):
+    def make(device, tokens):
+        importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
+        HANDLES.append(importlib.import_module("trope.megatron").patch(**options))
+        if device == "cpu":  # Megatron asks torch.cuda for the current device
+            of_cpu = mock.patch.object(torch.cuda, "current_device", lambda: torch.device("cpu"))
+            of_cpu.start()
+            HANDLES.append(SimpleNamespace(undo=of_cpu.stop))
+        layer = megatron_layer(cp, sizes).to(device=device, dtype=torch.bfloat16)
+        packing = dict(packed_seq_params=pack(tokens * cp, device)) if packed else {}
+        rows = packing["packed_seq_params"].max_seqlen_q if packed else tokens
+        angles = {} if "kv_lora_rank" in sizes else {"rotary_pos_emb": radians(rows, 128, device)[:, None, None]}
+
+        def run():
+            y, _ = layer(draw(device, tokens, 1, 64), None, **angles, **packing)
+            y.backward(torch.randn_like(y))
+
+        return run
+
+    return make
 
 
-def megatron():
-    rope = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
-    HANDLES.append(importlib.import_module("trope.megatron").patch())
-    config = SimpleNamespace(
-        apply_rope_fusion=False, rotary_interleaved=False, multi_latent_attention=False, mrope_section=None
-    )
-    return rope, config
+LLAMA3 = dict(num_attention_heads=32, num_query_groups=8, kv_channels=128, apply_rope_fusion=False)
+QWEN3 = dict(LLAMA3, qk_layernorm=True)
+DEEPSEEK = dict(
+    num_attention_heads=128, q_lora_rank=32, kv_lora_rank=32, qk_head_dim=128, qk_pos_emb_head_dim=64, v_head_dim=128,
+    qk_layernorm=True, rope_type="yarn", rotary_scaling_factor=40, original_max_position_embeddings=4096, mscale=1.0,
+    mscale_all_dim=1.0,
+)  # fmt: skip
+for _name, _sizes, _options in (
+    ("llama3-8b", LLAMA3, {}),
+    ("qwen3-4b", QWEN3, {}),
+    ("qwen3-4b-norms", QWEN3, dict(fuse_norm=True)),
+    ("deepseek-v3", dict(DEEPSEEK, apply_rope_fusion=True), {}),
+    ("deepseek-v3-unfused", dict(DEEPSEEK, apply_rope_fusion=False), {}),
+):
+    PROGRAMS["megatron-" + _name] = megatron_program(_sizes, **_options)
+    PROGRAMS["megatron-%s-thd" % _name] = megatron_program(_sizes, packed=True, **_options)
+    PROGRAMS["megatron-%s-thd-cp4" % _name] = megatron_program(_sizes, packed=True, cp=4, **_options)
+
+
+# ---- Drop-in modules ----
 
 
 @program("te-llama3-8b")
@@ -258,31 +345,46 @@ def maxtext(device, tokens):
 # ---- The list ----
 
 
-def collect(names, device, tokens):
-    """Returns {name of a case: text}, and the programs that could not run, with the reason."""
-    cases, texts, failed = {}, set(), {}
+def run_under_log(name, device, tokens):
+    """Returns the calls of a program."""
+    torch.compiler.reset()
+    try:
+        run = PROGRAMS[name](device, tokens)
+        with trope.log_calls() as log:
+            run()
+    finally:
+        while HANDLES:
+            HANDLES.pop().undo()
+    if not log:
+        raise RuntimeError("the program makes no call of trope")
+    return log.calls
+
+
+def name_case(program, text, cases):
+    """Returns a name that no case has."""
+    base = "real-%s%s" % (program, "-bwd" * text.startswith("backward"))
+    others = ("%s-%d" % (base, number) for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], others) if name not in cases)
+
+
+def write_cases(names, device, tokens, file):
+    """Writes each case to the file at once, and names the programs that cannot run."""
+    cases, failed = {}, 0
     for name in names:
-        torch.compiler.reset()
         try:
-            run = PROGRAMS[name](device, tokens)
-            with trope.log_calls() as calls:
-                run()
+            calls = run_under_log(name, device, tokens)
         except Exception as error:
-            failed[name] = "%s: %s" % (type(error).__name__, (str(error).strip().splitlines() or [""])[0][:200])
+            failed += 1
+            reason = (str(error).strip().splitlines() or [""])[0][:200]
+            print("# left out: %s: %s: %s" % (name, type(error).__name__, reason), file=sys.stderr)
             continue
-        finally:
-            while HANDLES:
-                HANDLES.pop().undo()
         print("%-36s %d kinds of calls" % (name, len(calls)), file=sys.stderr)
         for call in calls:
-            if call.text not in texts:
-                texts.add(call.text)
-                base = "real-%s%s" % (name, "-bwd" * call.text.startswith("backward"))
-                number = 1
-                while "%s-%d" % (base, number) in cases or (number == 1 and base in cases):
-                    number += 1
-                cases[base if number == 1 else "%s-%d" % (base, number)] = call.text
-    return cases, failed
+            if call.text not in cases.values():
+                case = name_case(name, call.text, cases)
+                cases[case] = call.text
+                print('{"%s", "%s"},' % (case, call.text), file=file, flush=True)
+    print("%d cases; %d of %d programs left out" % (len(cases), failed, len(names)), file=sys.stderr)
 
 
 def main():
@@ -295,15 +397,8 @@ def main():
     names = [name for name in PROGRAMS if given.only in name]
     if not names:
         parser.error("--only: no program has %r in its name" % given.only)
-    cases, failed = collect(names, given.device, given.tokens)
-    lines = ['{"%s", "%s"},\n' % each for each in cases.items()]
-    if given.write:
-        with open(given.write, "w") as file:
-            file.writelines(lines)
-    else:
-        sys.stdout.writelines(lines)
-    for name, reason in failed.items():
-        print("# left out: %s: %s" % (name, reason), file=sys.stderr)
+    with open(given.write, "w") if given.write else contextlib.nullcontext(sys.stdout) as file:
+        write_cases(names, given.device, given.tokens, file)
 
 
 if __name__ == "__main__":
