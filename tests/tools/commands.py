@@ -264,6 +264,10 @@ def bench_call():
     good = "forward dtype=f32 batch=1 tokens=4 pairing=half inv_freq operand src=a dst=a src_layout=bshd dst_layout=bshd "
     good += "heads_per_group=2 head_dim=8 rotary_dim=8"
     check(run("bench", "--call", good, *small).returncode == 0, "a short text is enough")
+    table = "freqs angle_dtype=f32 angle_columns=half angle_layout=strided angle_rows=10 angle_stride=0,0,8,1 "
+    table += "cu_seqlens sequences=4 cu_seqlens_dtype=i32 padding=zero"
+    packed = good.replace("inv_freq", table).replace("tokens=4", "tokens=40")
+    check(run("bench", "--call", packed, *small).returncode == 0, "no sequence is longer than the table")
     for old, new, word in (
         ("forward", "sideways", "sideways"), ("dtype=f32", "dtype=f31", "dtype=f31"), ("dtype=f32", "", "dtype"),
         ("tokens=4", "tokens=-4", "tokens=-4"), ("tokens=4", "tokens=4x", "tokens=4x"), ("inv_freq", "inv_freq=1", "inv_freq=1"),

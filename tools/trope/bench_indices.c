@@ -43,11 +43,14 @@ static int64_t given_count(const bench_problem *p)
 }
 
 /* Returns where sequence i of `count` begins in a stream of `tokens`. The ranks of any context parallel layout can split
- * it. Lengths alternate between 5/4 and 3/4 of the mean. */
+ * it. Lengths alternate between 5/4 and 3/4 of the mean. They differ less if the table of a given call has fewer rows. */
 static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64_t i)
 {
-    const int64_t ranks = bench_ranks(p->c), unit = ranks > 1 ? 2 * ranks : 1;
-    const int64_t at = tokens * i / count + (i % 2 ? tokens / count / 4 : 0);
+    const int64_t ranks = bench_ranks(p->c), unit = ranks > 1 ? 2 * ranks : 1, quarter = tokens / count / 4;
+    const int is_limited = p->c->source.lengths == BENCH_SEQS_GIVEN && p->cols;
+    const int64_t room = is_limited ? p->text.args.angle_rows - (tokens + count - 1) / count : quarter;
+    const int64_t more = room < quarter ? room : quarter;
+    const int64_t at = tokens * i / count + (i % 2 && more > 0 ? more : 0);
     return i < count ? at / unit * unit : tokens;
 }
 
