@@ -418,11 +418,13 @@ PROFILED = 5  # calls; a time is their median
 def time_call(text, device):
     """Times a call alone, and a copy of its bytes, by `trope bench`. Returns the row of its JSON, or None if the program is
     neither beside the library nor in PATH."""
-    beside = pathlib.Path(trope._abi.lib._name).resolve().parent / "tools" / "trope"
-    program = str(beside) if beside.exists() else shutil.which("trope")
+    folder = pathlib.Path(trope._abi.lib._name).resolve().parent
+    program = shutil.which("trope", path=os.pathsep.join([str(folder / "tools"), os.environ.get("PATH", "")]))
     if not program:
         return None
-    done = subprocess.run([program, "bench", "--device", device, "--call", text, "--json"], capture_output=True, text=True)
+    command = [program, "bench", "--device", device, "--call", text, "--json"]
+    same_library = dict(os.environ, LD_LIBRARY_PATH=str(folder))
+    done = subprocess.run(command, capture_output=True, text=True, env=same_library)
     if done.returncode:
         print("trope bench --call '%s': status %d\n%s" % (text, done.returncode, done.stderr[-500:]), file=sys.stderr)
     return json.loads(done.stdout)["cases"][0] if done.returncode < 2 else None
