@@ -423,7 +423,8 @@ def time_call(text, device):
     if not program:
         return None
     command = [program, "bench", "--device", device, "--call", text, "--json"]
-    same_library = dict(os.environ, LD_LIBRARY_PATH=str(folder))
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
+    same_library = dict(os.environ, LD_LIBRARY_PATH=paths)
     done = subprocess.run(command, capture_output=True, text=True, env=same_library)
     if done.returncode:
         print("trope bench --call '%s': status %d\n%s" % (text, done.returncode, done.stderr[-500:]), file=sys.stderr)
