@@ -11,6 +11,8 @@ A case is the shape of a model, forward or backward. A way is a library and one 
 lists both. Each result is compared with float64 before it is timed. A wrong result is marked WRONG and not timed. If a
 library raises an exception, its row has the error.
 
+JAX is measured by bench/jax_calls.py, which says how, after all others. The rest is for the other libraries.
+
 The time of a call is the replay time of a CUDA graph, divided by its number of calls: the median of the rounds. A way that
 cannot be captured is called in a loop and marked "no graph": its time may be that of the host. Successive calls use
 different sets of memory, of over four times the L2 in all, and each result is kept until its set is used again. The
@@ -25,9 +27,11 @@ import argparse
 import functools
 import gc
 import importlib.util
+import itertools
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -53,9 +57,9 @@ LIMIT = 2.0**-6  # bound on error / largest element; rounding of bf16 tables, pr
 MB = 10**6
 BYTES_OF_A_REPLAY = 4 * 10**9
 MOST_CALLS = 512
-EXECUTIONS = 20  # of a program that the host times
 HOST_CALLS, HOST_TOKENS = 200, 16
 DIRECTIONS = ("forward", "backward")
+JAX = [sys.executable, os.path.join(HERE, "jax_calls.py")]  # its process
 
 # ---- Copies ----
 
@@ -192,17 +196,6 @@ class Gpu:
         ]
         return medians[0] / count, medians[1] / beside.count if others else None, is_graph
 
-    def time_executions(self, execute, count):
-        """Returns the median time of a call in us by the host's clock. execute(n) runs a program of `count` calls n times,
-        and waits for it. It is run many times, because the wait at the end belongs to no call."""
-        seconds = []
-        execute(2)
-        for _ in range(1 + self.rounds):
-            begin = time.perf_counter()
-            execute(EXECUTIONS)
-            seconds.append(time.perf_counter() - begin)
-        return 1e6 * statistics.median(seconds[1:]) / (EXECUTIONS * count)
-
     def release(self):
         """Frees unused memory."""
         torch.cuda.synchronize()
@@ -284,6 +277,16 @@ def find_error(results, expected):
     return float("nan") if any(e != e for e in errors) else max(errors)
 
 
+def make_row(problem, direction, way):
+    """Returns a line of the result that is not measured yet."""
+    case = problem.case
+    return {
+        "case": case.name, "direction": direction, "way": way.name, "library": way.library, "tokens": case.tokens,
+        "heads": list(case.heads), "bytes": problem.bytes(direction), "status": "ok", "error": None, "time_us": None,
+        "graph": None, "note": "",
+    }  # fmt: skip
+
+
 class Trial:
     """A case in one direction: the data that all of its ways share."""
 
@@ -311,8 +314,6 @@ class Trial:
             + peers.views_of(flats[results:], shapes[results:], "bshd")
             for flats in self.sets
         ]
-        if way.program:
-            return self.gpu.time_executions(way.program(self.problem, self.direction, sets), len(sets)), False
         calls = [make_call(way, self.problem, self.direction, tensors) for tensors in sets]
         size = self.problem.bytes(self.direction)
         yardstick = self.gpu.yardstick(size)
@@ -322,19 +323,14 @@ class Trial:
 
     def run(self, way):
         """Returns a line of the result."""
-        case = self.problem.case
-        row = {
-            "case": case.name, "direction": self.direction, "way": way.name, "library": way.library,
-            "tokens": case.tokens, "heads": list(case.heads), "bytes": self.problem.bytes(self.direction), "status": "ok",
-            "error": None, "time_us": None, "graph": None, "note": "",
-        }  # fmt: skip
+        row = make_row(self.problem, self.direction, way)
         try:
             row["error"] = self.check(way)
             if not row["error"] <= LIMIT:
                 row["status"] = "WRONG"
             elif self.gpu:
                 row["time_us"], row["graph"] = self.time(way)
-                row["note"] = "" if row["graph"] else "host's clock" if way.program else "no graph"
+                row["note"] = "" if row["graph"] else "no graph"
         except Exception as error:
             row["status"], row["note"] = "failed", peers.first_line(error)
         return row
@@ -344,7 +340,7 @@ def run_case(case, ways, gpu=None, device="cpu", tell=lambda rows: None, only=No
     """Returns the lines of a case in both directions. Calls tell(rows) with the lines of each direction."""
     rows, problem = [], peers.Problem(case, device)
     for direction in DIRECTIONS:
-        chosen = [way for way in ways_of(case, direction, ways, device) if is_wanted(name_of(case, direction, way), only)]
+        chosen = choose(case, direction, ways, device, only)
         if not chosen:
             continue
         gc.collect()
@@ -379,8 +375,48 @@ def name_of(case, direction, way):
     return "%s/%s/%s" % (case.name, direction, way.name)
 
 
+def choose(case, direction, ways, device, only):
+    return [way for way in ways_of(case, direction, ways, device) if is_wanted(name_of(case, direction, way), only)]
+
+
 def is_wanted(name, only):
     return not only or any(text in name for text in only)
+
+
+# ---- JAX ----
+
+
+def run_apart(ways, options, tell):
+    """Returns the lines of the ways that are measured in a process of their own. Calls tell(rows) with those of each case
+    and direction."""
+    problems = []
+    for case in peers.CASES:
+        problem = peers.Problem(case.tiny() if options.device == "cpu" else case, "cpu")
+        for direction in DIRECTIONS:
+            rows = [make_row(problem, direction, way) for way in choose(case, direction, ways, options.device, options.only)]
+            if rows:
+                problems.append(dict(peers.describe(problem, direction), rows=rows))
+    if not problems:
+        return []
+    given = {"problems": problems, "rounds": 0 if options.device == "cpu" else options.rounds, "limit": LIMIT}
+    rows = _run_jax(given, options.device)
+    for _, some in itertools.groupby(rows, lambda row: (row["case"], row["direction"])):
+        tell(list(some))
+    return rows
+
+
+def _run_jax(given, device):
+    """Returns the rows of all problems. Rows that the process did not fill in, because it ended early, have failed."""
+    path = [os.path.dirname(os.path.dirname(os.path.abspath(trope.__file__))), os.environ.get("PYTHONPATH")]
+    settings = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if device == "cpu":
+        settings["JAX_PLATFORMS"] = "cpu"
+    environment = {**os.environ, **settings}
+    done = subprocess.run(JAX, input=json.dumps(given), stdout=subprocess.PIPE, text=True, env=environment)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    note = "jax_calls.py ended with status %d" % done.returncode
+    expected = [row for problem in given["problems"] for row in problem["rows"]]
+    return rows + [dict(row, status="failed", note=note) for row in expected[len(rows) :]]
 
 
 # ---- Time of the host ----
@@ -611,7 +647,7 @@ def cell(row):
     if row.get("ratio") is None:
         return "right"
     way = row["way"][len(row["library"]) :].lstrip(", ")
-    return "%.2f%s%s" % (row["ratio"], "" if row["graph"] else " (no graph)", " " + way if way else "")
+    return "%.2f%s%s" % (row["ratio"], " (no graph)" if row["graph"] is False else "", " " + way if way else "")
 
 
 def markdown(result):
@@ -722,13 +758,15 @@ def run(options, arguments):
     quiet = options.markdown
     if not quiet:
         print_header(result)
-    result["host"] = run_host(ways, options.device, options.rounds, options.only)
+    together, apart = ([way for way in ways if way.apart is is_apart] for is_apart in (False, True))
+    result["host"] = run_host(together, options.device, options.rounds, options.only)
     tell = (lambda rows: None) if quiet else print_rows
     for case in peers.CASES:
-        result["cases"] += _run_case(case, ways, gpu, options, tell)
+        result["cases"] += _run_case(case, together, gpu, options, tell)
     if gpu:
         add_copies(result["cases"], gpu)
         result["copies_failed"] = {name: e for y in gpu.yardsticks.values() for name, e in y.errors.items()}
+    result["cases"] += run_apart(apart, options, tell)
     result["took_s"] = round(time.perf_counter() - start, 1)
     if not quiet:
         print_host(result["host"])

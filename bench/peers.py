@@ -63,6 +63,7 @@ CASES = (
     Case("llama-3-8b-tp8", "rope", 16384, (4, 1), 500000.0),
     Case("llama-3-70b", "rope", 4096, (64, 8), 500000.0),
     Case("llama-3-70b-tp8", "rope", 8192, (8, 1), 500000.0),
+    Case("llama-3-8b-512", "rope", 512, (32, 8), 500000.0),
     Case("qwen3-32b", "rope", 4096, (64, 8), 1000000.0, batch=4),
     Case("qwen2-vl-7b", "mrope", 8192, (28, 4), 1000000.0),
     Case("deepseek-v3-q", "mla-q", 1024, (128,), 10000.0, ROPE),
@@ -70,6 +71,7 @@ CASES = (
     Case("thd-64-sequences", "thd", 65536, (4, 1), 500000.0, lengths="64"),
     Case("thd-pareto", "thd", 65536, (4, 1), 500000.0, lengths="pareto"),
     Case("thd-4-tokens", "thd", 65536, (4, 1), 500000.0, lengths="4"),
+    Case("thd-70b-tp8", "thd", 8192, (8, 1), 500000.0, lengths="64"),
     Case("thd-1-gb-64-sequences", "thd", 65536, (24, 8), 500000.0, lengths="64"),
     Case("thd-1-gb-pareto", "thd", 65536, (24, 8), 500000.0, lengths="pareto"),
     Case("thd-1-gb-4-tokens", "thd", 65536, (24, 8), 500000.0, lengths="4"),
@@ -256,6 +258,16 @@ class Problem:
         return options
 
 
+def describe(problem, direction):
+    """Returns the problem as values of JSON, for a process without torch."""
+    def plain(x):
+        return x if isinstance(x, str) else x.tolist() if isinstance(x, torch.Tensor) else list(x)
+
+    options = {name: plain(x) for name, x in dict(problem.options, inv_freq=problem.host_inv_freq).items()}
+    shapes, positions = problem.shapes(direction), problem.positions.tolist()
+    return {"direction": direction, "shapes": shapes, "positions": positions, "options": options}
+
+
 def make_flats(problem, direction, seed):
     """Makes memory for the inputs, with values between 1/8 and 2 of both signs."""
     generator = torch.Generator(problem.device).manual_seed(seed)
@@ -350,21 +362,20 @@ class Way:
     autograd: autograd can differentiate apply.
     memory: the memory order of the results, and therefore of their gradients.
     traced: the forward call runs with autograd on, so that one compilation serves both directions.
-    program: for libraries with their own streams. program(problem, direction, sets) returns execute(n), which runs a program
-        that makes the call on each set of tensors n times, and waits for it. None: the calls are captured in a CUDA graph.
+    apart: bench/jax_calls.py measures it, in a process of its own.
     """
 
     library: str
     name: str
     kinds: Tuple[str, ...]
-    apply: Callable
+    apply: Optional[Callable]
     backward: Optional[Callable] = None
     autograd: bool = True
     memory: str = "bshd"
     traced: bool = False
     cuda_only: bool = True
     directions: Tuple[str, ...] = ("forward", "backward")
-    program: Optional[Callable] = None
+    apart: bool = False
 
 
 # This library
@@ -846,72 +857,12 @@ def _flashinfer_ways():
     return [Way("flashinfer", "flashinfer", ("rope", "thd"), apply, autograd=False, directions=("forward",))]
 
 
-# JAX: XLA compiles MaxText's formula, or calls trope. Tensors go there and back by DLPack, which lets streams wait.
-
-
-def _in_jax(p, *tensors):
-    """Returns the problem's options that are arrays, cos, sin, and the tensors, as JAX arrays."""
-    import jax
-
-    def of(x):
-        x = x.to(torch.int32) if x.dtype == torch.int64 else x  # JAX has no 64 bits by default
-        return jax.dlpack.from_dlpack(x.detach().contiguous())
-
-    if p.cos.is_cuda:
-        torch.cuda.set_device(p.cos.device)  # JAX leaves its last device, which DLPack refuses
-    arrays = {name: of(x) for name, x in p.options.items() if isinstance(x, torch.Tensor)}
-    return arrays, of(p.cos[..., None, :]), of(p.sin[..., None, :]), *map(of, tensors)
+# JAX: bench/jax_calls.py measures these ways
 
 
 def _jax_ways():
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import jax
-
-    from trope.jax import rotate
-
-    @functools.lru_cache(maxsize=4)
-    def compiled(p, backward, is_trope):
-        others = {name: x for name, x in p.options.items() if not isinstance(x, torch.Tensor)}
-
-        def by_formula(x, cos, sin):
-            first, second = jax.numpy.split(x, 2, -1)
-            return x * cos + jax.numpy.concatenate((-second, first), -1) * sin
-
-        def forward(arrays, cos, sin, *tensors):
-            if is_trope:
-                return _tuple(rotate(*tensors, **arrays, **others))
-            return tuple(by_formula(x, cos, sin) for x in tensors)
-
-        def transposed(arrays, cos, sin, *gradients):  # all inputs have the shapes of the results
-            return jax.vjp(lambda *x: forward(arrays, cos, sin, *x), *map(jax.numpy.zeros_like, gradients))[1](gradients)
-
-        return jax.jit(transposed if backward else forward)
-
-    def way(name, kinds, is_trope):
-        def call(p, *tensors, backward):
-            results = compiled(p, backward, is_trope)(*_in_jax(p, *tensors))
-            return tuple(torch.from_dlpack(y) for y in results)
-
-        def program(p, direction, sets):
-            once = compiled(p, direction == "backward", is_trope)
-            others = _in_jax(p)
-            arrays = [_in_jax(p, *tensors)[len(others) :] for tensors in sets]
-            # As in a model, nothing reads a tensor after its rotation: each execution rotates the results of the one before.
-            whole = jax.jit(lambda arrays, others: [once(*others, *each) for each in arrays], donate_argnums=0)
-
-            def execute(n):
-                nonlocal arrays
-                for _ in range(n):
-                    arrays = whole(arrays, others)
-                jax.block_until_ready(arrays)
-
-            return execute
-
-        forward, backward = (functools.partial(call, backward=backward) for backward in (False, True))
-        return Way("jax", name, kinds, forward, backward, autograd=False, program=program)
-
-    kinds = ("rope", "mrope", "thd")
-    return [way("jax, trope.jax", kinds, True), way("jax, XLA's code", kinds, False)]
+    more = {"autograd": False, "cuda_only": False, "apart": True}
+    return [Way("jax", name, ("rope", "mrope", "thd"), None, **more) for name in ("jax, trope.jax", "jax, XLA's code")]
 
 
 PEERS = {  # unsloth comes last because its import changes torch and transformers

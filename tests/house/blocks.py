@@ -77,6 +77,7 @@ COMMANDS = {
     "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",
     "python3 bench/compare.py --from bench/results/compare-h100.json --markdown": "python_compare",
     "python3 bench/compare.py --device cuda --only norm-": GPU,
+    "python3 bench/compare.py --device cuda --only jax": GPU,
     "mpirun -n 16 -H node1:8,node2:8 trope_multigpu": CLUSTER,
     "srun -N 2 --ntasks-per-node 8 trope_multigpu": CLUSTER,
     "torchrun --nnodes 2 --nproc-per-node 8 --no-python \\": CLUSTER,

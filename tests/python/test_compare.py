@@ -235,6 +235,18 @@ def test_the_row_of_a_way_that_raises_holds_its_error():
     assert not any(compare.is_bad(row) for row in failed)
 
 
+def test_rows_of_a_process_that_ends_early_have_failed(monkeypatch):
+    """JAX is measured by a process of its own. Here, it prints one row and ends."""
+    problem = peers.Problem(CASES["thd-70b-tp8"], "cpu")
+    rows = [compare.make_row(problem, "backward", way) for way in peers._jax_ways()]
+    given = {"problems": [dict(peers.describe(problem, "backward"), rows=rows)], "rounds": 0, "limit": compare.LIMIT}
+    script = "import json, sys; print(json.dumps(json.load(sys.stdin)['problems'][0]['rows'][0])); sys.exit(3)"
+    monkeypatch.setattr(compare, "JAX", [sys.executable, "-c", script])
+    first, second = compare._run_jax(given, "cpu")
+    assert first == rows[0] and second["way"] == rows[1]["way"]
+    assert second["status"] == "failed" and second["note"].endswith("ended with status 3")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_ratio_uses_the_fastest_copy_so_far(name):
     gpu = Gpu()
