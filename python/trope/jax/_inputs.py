@@ -1,11 +1,13 @@
 """Checks of what a caller passes: arrays whose values JAX would change, and traced values where a call needs Python's."""
 
+import contextlib
+
 import jax
 import numpy
 
 from .._errors import Error
 from .._options import ARRAYS
-from .._values import flag
+from .._values import flag, shown
 
 
 def as_array(x, name):
@@ -61,3 +63,43 @@ def refuse_options(options):
         raise Error(message, "status")
     if flag(options.get("accumulate", False), "accumulate"):
         raise Error("accumulate is for rotate_backward, which adds to out: in JAX, add the gradients", "accumulate")
+
+
+# ---- What the drop-in modules share ----
+
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+def float_dtype(value, name):
+    """Checks one of the four dtypes that rotate, as JAX accepts it: a dtype, its type or its name."""
+    try:
+        dtype = jax.numpy.dtype(value)
+    except TypeError:
+        raise Error("%s must be a dtype, not %s" % (name, shown(value)), name) from None
+    if value is None or dtype.name not in _FLOATS:
+        raise Error("%s must be one of %s, not %s" % (name, ", ".join(_FLOATS), shown(value)), name)
+
+
+def as_floats(x, name):
+    """Returns a jax array of one of the four dtypes that rotate."""
+    x = as_array(x, name)
+    if x.dtype.name not in _FLOATS:
+        raise Error("%s has dtype %s, and must have one of %s" % (name, x.dtype, ", ".join(_FLOATS)), name)
+    return x
+
+
+def as_indices(x, name):
+    """Returns a jax array of integers."""
+    x = as_array(x, name)
+    if not jax.numpy.issubdtype(x.dtype, jax.numpy.integer):
+        raise Error("%s has dtype %s, and must have integers" % (name, x.dtype), name)
+    return x
+
+
+@contextlib.contextmanager
+def caller_names(names):
+    """Raises each Error with the caller's names. `names` maps the names of trope.jax.rotate to them."""
+    try:
+        yield
+    except Error as error:
+        raise error.renamed(names) from None
