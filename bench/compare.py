@@ -393,7 +393,8 @@ def run_apart(ways, options, tell):
     for case in peers.CASES:
         problem = peers.Problem(case.tiny() if options.device == "cpu" else case, "cpu")
         for direction in DIRECTIONS:
-            rows = [make_row(problem, direction, way) for way in choose(case, direction, ways, options.device, options.only)]
+            chosen = choose(case, direction, ways, options.device, options.only)
+            rows = [make_row(problem, direction, way) for way in chosen]
             if rows:
                 problems.append(dict(peers.describe(problem, direction), rows=rows))
     if not problems:

@@ -1,5 +1,5 @@
-"""Measures JAX for bench/compare.py, in a process of its own: on a GPU, JAX beside PyTorch in one process aborts. Nothing here
-imports torch. Reads problems as JSON from standard input, and prints their rows of compare.py, filled in, a line each.
+"""Measures JAX for bench/compare.py, in a process of its own: on a GPU, JAX beside PyTorch in one process aborts. Nothing
+here imports torch. Reads problems as JSON from standard input, and prints their rows of compare.py, filled in, a line each.
 
 A program makes 64 calls, each on the results of the one before, in memory that the caller donates. A barrier of XLA stands
 between two calls, because in a model other code uses the results: nothing may fuse two rotations. The time of an execution
@@ -140,14 +140,15 @@ def first_line(error):
     return "%s: %s" % (type(error).__name__, lines[0] if lines else "")
 
 
-def fill_in(row, problem, given, copy_us):
+def fill_in(row, problem, given, time_copy):
     way = WAYS[row["way"]]
     try:
         row["error"] = find_error(problem, make_call(problem, way), arrays_of(problem, way, jnp.bfloat16))
         if not row["error"] <= given["limit"]:
             row["status"] = "WRONG"
-        elif copy_us:
+        elif given["rounds"]:
             us, fixed_us = time_call(problem, way, given["rounds"])
+            copy_us = time_copy()
             row.update(time_us=us, fixed_us=fixed_us, copy_us=copy_us, copy="XLA's negation", ratio=copy_us / us)
             row["note"] = "%d chained; %.1f us an execution" % (CHAINED, fixed_us)
     except Exception as error:
@@ -158,9 +159,9 @@ def fill_in(row, problem, given, copy_us):
 def main():
     given = json.load(sys.stdin)
     for problem in given["problems"]:
-        copy_us = time_call(problem, "copy", given["rounds"])[0] if given["rounds"] else None
+        time_copy = functools.cache(lambda: time_call(problem, "copy", given["rounds"])[0])
         for row in problem["rows"]:
-            print(json.dumps(fill_in(row, problem, given, copy_us)), flush=True)
+            print(json.dumps(fill_in(row, problem, given, time_copy)), flush=True)
         jax.clear_caches()
 
 

@@ -262,7 +262,7 @@ def test_the_signature_and_the_help_list_the_options():
 def test_the_programs_of_the_documentation_run():
     page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "python.md")
     with open(page, encoding="utf-8") as file:
-        blocks = [block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S) if "trope.jax" in block]
+        blocks = [block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S) if "jax.jit" in block]
     assert len(blocks) == 1
     names: dict = {}
     exec(blocks[0], names)

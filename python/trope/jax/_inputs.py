@@ -71,13 +71,14 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
 def float_dtype(value, name):
-    """Checks one of the four dtypes that rotate, as JAX accepts it: a dtype, its type or its name."""
+    """Returns one of the four dtypes that rotate. JAX accepts a dtype, its type or its name."""
     try:
         dtype = jax.numpy.dtype(value)
     except TypeError:
         raise Error("%s must be a dtype, not %s" % (name, shown(value)), name) from None
     if value is None or dtype.name not in _FLOATS:
         raise Error("%s must be one of %s, not %s" % (name, ", ".join(_FLOATS), shown(value)), name)
+    return dtype
 
 
 def as_floats(x, name):

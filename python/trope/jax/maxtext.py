@@ -137,7 +137,8 @@ class LLaMARotaryEmbedding(_Embedding):
         position = jnp.arange(inputs.shape[1]) if position is None else self._position(position, inputs)
         timescales = self._timescales()
         cos, sin = self._tables(position, _scale(timescales) if self.use_scale else timescales)
-        if not (self.cast_as_fprop_dtype and inputs.dtype == self.fprop_dtype and cos.dtype == jnp.float32):
+        is_cast_back = self.cast_as_fprop_dtype and inputs.dtype == jnp.dtype(self.fprop_dtype)
+        if not (is_cast_back and cos.dtype == jnp.float32):  # otherwise, the call itself computes in float32
             inputs = inputs.astype(jnp.result_type(inputs, cos))
         tables = {"cos": cos, "sin": sin, "angle_columns": "pair"}
         with caller_names(_NAMES):
