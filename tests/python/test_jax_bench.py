@@ -49,11 +49,16 @@ def test_results_are_right(monkeypatch, capsys, kind, direction):
         assert row["status"] == "ok" and 0 < row["error"] < 2.0**-6 and row["time_us"] is None, row
 
 
-def test_the_time_of_a_call_and_of_an_execution_are_measured(monkeypatch, capsys):
+def test_the_times_of_two_programs_give_those_of_a_call_and_of_an_execution(monkeypatch, capsys):
+    """Each program runs. The times are of trope's programs, of the copy's, and of the formula's."""
+    times = iter([25.0, 40.0, 13.0, 25.0, 30.0, 60.0])
     monkeypatch.setattr(jax_calls, "CHAINED", 4)
-    for row in fill_in(monkeypatch, capsys, "thd"):
-        assert row["time_us"] > 0 and row["ratio"] == row["copy_us"] / row["time_us"], row
-        assert "4 chained; %.1f us an execution" % row["fixed_us"] == row["note"]
+    real = jax_calls.time_program
+    monkeypatch.setattr(jax_calls, "time_program", lambda *given: (real(*given), next(times))[1])
+    mine, formula = fill_in(monkeypatch, capsys, "thd")
+    assert (mine["time_us"], mine["fixed_us"], mine["copy_us"], mine["ratio"]) == (5.0, 20.0, 4.0, 0.8)
+    assert (formula["time_us"], formula["fixed_us"], formula["copy_us"], formula["ratio"]) == (10.0, 20.0, 4.0, 0.4)
+    assert mine["note"] == "4 chained; 20.0 us an execution"
 
 
 def test_a_wrong_result_is_caught_and_not_timed(monkeypatch, capsys):

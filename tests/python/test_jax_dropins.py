@@ -40,7 +40,7 @@ def turn(x, cos, sin, interleaved=False):
 
 
 def check(mine, theirs, tensors, is_exact=True):
-    """Compares the bits of results and gradients. If not is_exact, gradients may differ by roundings of products and sums."""
+    """Compares the bits of results and gradients. If not is_exact, gradients may differ by a few roundings."""
     (ys, pull), (zs, pull_theirs) = (jax.vjp(function, *tensors) for function in (mine, theirs))
     assert jax.tree.all(jax.tree.map(same_bits, ys, zs))
     rng = np.random.default_rng(7)
