@@ -11,9 +11,9 @@ inputs, rounds each product and each sum to this dtype, and casts the result to 
 and sin in float32, multiplies in float32, and casts the result. Angles in float32 lose digits at large positions:
 trope.jax.rotate with inv_freq has exact angles.
 
-Bits: results, and gradients of RotaryEmbedding, have the bits of MaxText on the CPU. Under jax.jit, XLA fuses products with
-sums in float32, which changes last bits. The gradient of LLaMARotaryEmbedding with 16-bit inputs is rounded once, where
-MaxText's rounds two products and their sum.
+Bits: results, and gradients of RotaryEmbedding, have the bits of MaxText on the CPU. Under jax.jit, XLA changes MaxText's
+bits: it fuses products with sums in float32, and leaves out roundings of 16-bit inputs if fprop_dtype is float32. The
+gradient of LLaMARotaryEmbedding with 16-bit inputs is rounded once, where MaxText's rounds two products and their sum.
 
 The objects are immutable, and equal if their settings are. mesh, shard_mode and rngs have no effect: a call is split like
 any call of trope.jax. Also refused, where MaxText does not: embedding_dims of 0, positions that are not integers, and
