@@ -78,6 +78,21 @@ def make_layer(mla=False, norm=None, **options):
     return build_module(spec, config=config, layer_number=1)
 
 
+def make_transformer_layer(**options):
+    """A whole layer, with Megatron's MLP."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.spec_utils import build_module
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    spec = get_gpt_layer_local_spec(qk_layernorm=options["qk_layernorm"], normalization=options["normalization"])
+    spec.submodules.self_attention.submodules.core_attention = Attention
+    config = TransformerConfig(
+        num_layers=1, hidden_size=64, num_attention_heads=4, num_query_groups=2, kv_channels=16,
+        use_cpu_initialization=True, **options,
+    )  # fmt: skip
+    return build_module(spec, config=config, layer_number=1)
+
+
 class Same(torch.autograd.Function):
     """Returns its input, as Megatron's copy to a tensor parallel region does."""
 
@@ -110,7 +125,7 @@ def run_layer(layer, packed, x, emb, dy):
     """The output, and the gradients of x and of all parameters that require one."""
     words = dict(packed_seq_params=pack(x.device)) if packed else {}
     x = x.clone().requires_grad_()
-    y, _ = layer(x, None, rotary_pos_emb=emb, **words)
+    y, _ = layer(x, attention_mask=None, rotary_pos_emb=emb, **words)
     inputs = x, *[p for p in layer.parameters() if p.requires_grad]
     return y, *torch.autograd.grad(y, inputs, dy.view(y.shape), allow_unused=True, materialize_grads=True)
 

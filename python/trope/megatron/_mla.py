@@ -1,5 +1,8 @@
 """Replacements for Megatron-Core's fused_mla_yarn_rope_apply, the RoPE of multi-latent attention."""
 
+import functools
+import sys
+
 import torch
 from torch.autograd import Function
 
@@ -11,7 +14,7 @@ from .._dropin import (
 from .._errors import Error
 from ..torch import _count_write, _is_eager, _launch, _may_be_marked, _same_strides, rotate, rotate_
 from ..torch._autograd import Eager, _spread
-from ._move import _move, _resolve_eager
+from ._move import _move, _resolve_eager, rotate_apart
 from ._options import _CP, _T, _check_rows, _pairing, _sequences
 
 # ---- Checks and options ----
@@ -61,7 +64,7 @@ def _mla_options(
         options = dict(layout="thd", position_ids=position_ids)
     else:
         options = dict(layout="sbhd") if cu_seqlens is None else _sequences(cu_seqlens, cp_size, cp_rank)
-    cos, sin = _same_strides(cos[:, 0, 0], sin[:, 0, 0])
+    cos, sin = _same_strides(cos.flatten(1), sin.flatten(1))
     return dict(options, cos=cos, sin=sin, rounding="native", inverse=inverse, **_pairing(False, True, remove_interleaving))
 
 
@@ -72,16 +75,56 @@ def _check_like(x, name, first, name_of_first):
             raise Error("%s has %s %s, but %s has %s" % (name, word, given, name_of_first, wanted), name)
 
 
+def _references(grad):
+    """Returns the numbers of references to a gradient, to its memory, and to the tensor that it is a view of, and whether
+    PyTorch has allocated the memory."""
+    storage, base = grad.untyped_storage(), grad._base
+    counts = [sys.getrefcount(grad), grad._use_count(), sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)]
+    if base is not None:
+        counts += sys.getrefcount(base), base._use_count()
+    return [*counts, storage.resizable()]
+
+
+class _Counted(Function):
+    """Appends the _references of its gradient to a list: apply(found, x)."""
+
+    @staticmethod
+    def forward(ctx, found, x):
+        ctx.found = found
+        return x
+
+    @staticmethod
+    @gradients
+    def backward(ctx, grad):
+        ctx.found.append(_references(grad))
+        return None, None
+
+
+@functools.lru_cache(maxsize=None)
+def _references_of_backward():
+    """Returns the _references of a tensor and of a view that are gradients, and that only the running backward has. They
+    differ between versions of Python and PyTorch, so they are counted here. Versions without the counters give []."""
+    found = []
+    with torch.enable_grad():
+        x = torch.zeros(1, device="cpu", requires_grad=True)
+        if hasattr(x, "_use_count") and hasattr(torch._C, "_storage_Use_Count"):
+            (_Counted.apply(found, x * 1) * 2).backward()
+            (_Counted.apply(found, x * 1).view(()) * 2).backward()
+    return found
+
+
 class _InPlace(Function):
     """Rotates t and returns it: apply(spec, names, t, *side arrays).
 
     As in Megatron-Core, autograd is not told of the write. It would refuse leaves. For a view, such as q in MLA, it would
     copy the whole gradient twice. The version of t is counted, so autograd still raises an error if it saved t.
+
+    Backward writes into the gradient that it receives if nothing else can read it, as autograd does when it adds gradients.
     """
 
     @staticmethod
     def forward(ctx, spec, names, t, *arrays):
-        ctx.words = spec, names
+        ctx.words = spec, names, _references_of_backward()
         ctx.save_for_backward(*arrays)
         _launch.launch(False, spec, [t], [t], (None,), _spread(names, arrays))
         _count_write(t)
@@ -90,8 +133,14 @@ class _InPlace(Function):
     @staticmethod
     @gradients
     def backward(ctx, grad):
-        spec, names = ctx.words
-        (d,) = Eager.rotate(True, spec, _spread(names, ctx.saved_tensors), [grad])
+        spec, names, unshared = ctx.words
+        side = _spread(names, ctx.saved_tensors)
+        if torch.is_grad_enabled():
+            (d,) = Eager.rotate(True, spec, side, [grad])
+        else:
+            can_be_written = type(grad) is torch.Tensor and grad.is_contiguous() and not grad.is_neg()
+            d = grad if can_be_written and _references(grad) in unshared else grad.new_empty(grad.shape)
+            _launch.launch(True, spec, [grad], [d], (None,), side)
         return (None, None, d) + (None,) * len(names)
 
 
@@ -153,7 +202,7 @@ def fused_mla_rope_out_of_place(
     """
     words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
     options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
-    return rotate(t, rotary_dim=emb_dim, rotary_offset=nope_dim, **options).contiguous()
+    return rotate_apart(t, rotary_dim=emb_dim, rotary_offset=nope_dim, **options)
 
 
 @arguments(_OF_Q_NAMES, **_OF_Q, rope_first=flag)
@@ -226,7 +275,9 @@ def _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words):
         return torch.cat((k, k_pos_emb), -1), v.contiguous()
 
     def parts(kv, k_pos_emb, key, value):
-        return (kv[..., :k_dim], key[..., :k_dim]), (k_pos_emb, key[..., k_dim:]), (kv[..., k_dim:], value)
+        k, v = kv.split_with_sizes((k_dim, v_dim), -1)
+        key, rotated = key.split_with_sizes((k_dim, emb_dim), -1)
+        return (k, key), (k_pos_emb, rotated), (v, value)
 
     return _move(parts, [(*before, heads, k_dim + emb_dim), (*before, heads, v_dim)], (kv, k_pos_emb), options)
 

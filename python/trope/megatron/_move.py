@@ -6,7 +6,7 @@ from torch.autograd import Function
 
 from .._dropin import gradients
 from .._spec import resolve
-from ..torch import _launch
+from ..torch import _is_eager, _launch, rotate
 from ..torch._autograd import _present, _spread
 
 
@@ -51,3 +51,12 @@ def _move(parts, shapes, tensors, options):
     """Calls _Move with options of rotate."""
     spec, names, arrays = _resolve_eager(len(options["rotary_dim"]), options)
     return _Move.apply(False, spec, names, parts, shapes, *arrays, *tensors)
+
+
+def rotate_apart(t, rotary_dim, **options):
+    """Does the same as trope.torch.rotate, for one tensor. The result and the gradient are contiguous, whatever the strides of
+    t and of the upstream gradient are, so neither is copied."""
+    freqs = options.get("freqs")
+    if not _is_eager((t,)) or (freqs is not None and freqs.requires_grad):
+        return rotate(t, rotary_dim=rotary_dim, **options).contiguous()
+    return _move(lambda t, y: [(t, y)], [t.shape], (t,), dict(options, rotary_dim=(rotary_dim,)))[0]

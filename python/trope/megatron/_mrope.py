@@ -42,7 +42,7 @@ def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, fp32_comput
     axes = pair_axis("interleaved" if interleaved_mrope else "sections", mrope_section)
     options.update(pairing="half", angle_columns="pair", rounding="native_f32" if fp32_compute else "native")
     options.update(freqs=freqs[: max(axes) + 1], pair_axis=axes, rotary_dim=2 * freqs.shape[3])
-    return rotate_normed(t, **options).contiguous()
+    return rotate_normed(t, **options)
 
 
 @arguments({**_T, "sections": "mrope_section"}, **_MROPE)

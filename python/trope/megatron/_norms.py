@@ -15,6 +15,7 @@ from .._errors import Error
 from .._norms import Norm
 from ..torch import rotate
 from ..torch._norm_modules import HOOKS, default_eps, is_original, refuse_added_code
+from ._move import rotate_apart
 
 NAMES = "q_layernorm", "k_layernorm"
 # The methods that run between the norms and the rotations, and their parameters after self.
@@ -156,14 +157,14 @@ _current = _Current()
 
 
 def rotate_normed(t, **options):
-    """Calls trope.torch.rotate for t, with the norm that waits for this rotation, if there is one."""
+    """Returns rotate_apart(t), with the norm that waits for this rotation, if there is one."""
     if torch.compiler.is_compiling() or _current.forward is None:
-        return rotate(t, **options)
+        return rotate_apart(t, **options)
     name, norm = _current.forward.take(t)
     if norm is None:
-        return rotate(t, **options)
+        return rotate_apart(t, **options)
     try:
-        return rotate(t, norms=norm, **options)
+        return rotate(t, norms=norm, **options).contiguous()
     except Error as error:
         raise error.renamed({"norms[0]" + end: name + end for end in ("", ".weight")}) from None
 

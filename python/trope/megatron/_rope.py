@@ -10,8 +10,8 @@ from .._dropin import (
     arguments, check_table, check_tables, flag, floats, indices, integer, number, optional, refuse_gradient, shown,
 )  # fmt: skip
 from .._errors import Error
-from ..torch import _is_eager, _same_strides, rotate
-from ._move import _move
+from ..torch import _is_eager, _same_strides
+from ._move import _move, rotate_apart
 from ._norms import rotate_normed
 from ._options import _CP, _T, _check_columns, _check_rows, _pairing, _sequences
 
@@ -84,7 +84,7 @@ def _rotate(
     _te._check_dims(t, options["layout"], "t")
     options.update(_pairing(rotary_interleaved, mla_rotary_interleaved, mla_output_remove_interleaving))
     options.update(freqs=_table(t, freqs), rotary_dim=freqs.shape[3], mscale=mscale, inverse=inverse, rounding="native")
-    return rotate_normed(t, **options).contiguous()
+    return rotate_normed(t, **options)
 
 
 _ROTATION = {
@@ -236,7 +236,7 @@ def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
     check_tables(cos, sin, t, ("cos", "sin"), "t")
     cos, sin = _same_strides(cos, sin)
     options = dict(_pairing(rotary_interleaved), angle_columns="pair", rounding="native", rotary_dim=2 * cos.shape[1])
-    return rotate(t, layout="sbhd", cos=cos, sin=sin, **options).contiguous()
+    return rotate_apart(t, layout="sbhd", cos=cos, sin=sin, **options)
 
 
 def _no_transposing(value, name):

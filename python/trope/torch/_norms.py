@@ -64,12 +64,13 @@ def _new_sums(spec, tensors):
     ]
 
 
-def _new_gradients(side, dys, weights, wants_freqs, wants_tensors, wants_weights):
-    """Allocates [d_freqs], d_tensors and d_weights. An unwanted gradient is None."""
-    d_freqs = [torch.empty(side.freqs.shape, dtype=_real(dys[0]), device=side.freqs.device) if wants_freqs else None]
-    d_tensors = [torch.empty_like(dy) if wanted else None for dy, wanted in zip(dys, wants_tensors)]
+def _new_gradients(side, xs, weights, wants_freqs, wants_tensors, wants_weights):
+    """Allocates [d_freqs], d_tensors and d_weights. An unwanted gradient is None. A d_tensor has the order of dimensions of
+    its x: if x is a view of a projection's result, autograd then does not copy the gradient."""
+    d_freqs = [torch.empty(side.freqs.shape, dtype=_real(xs[0]), device=side.freqs.device) if wants_freqs else None]
+    d_tensors = [torch.empty_like(x) if wanted else None for x, wanted in zip(xs, wants_tensors)]
     d_weights = [
-        torch.empty(weight.shape, dtype=_real(dys[0]), device=weight.device) if wanted else None
+        torch.empty(weight.shape, dtype=_real(xs[0]), device=weight.device) if wanted else None
         for weight, wanted in zip(weights, wants_weights)
     ]
     return d_freqs, d_tensors, d_weights
@@ -122,7 +123,7 @@ class Launched:
     @staticmethod
     def gradients(spec, side, dys, xs, weights, rstds, sums, wants_freqs, *wants):
         """Makes the backward call. Returns (d_freqs, d_tensors, d_weights)."""
-        (d_freqs,), d_tensors, d_weights = _new_gradients(side, dys, weights, wants_freqs, *wants)
+        (d_freqs,), d_tensors, d_weights = _new_gradients(side, xs, weights, wants_freqs, *wants)
         side, xs = with_gradients(side, d_freqs, None), _read_xs(spec, xs, wants_freqs)
         _launch_all(True, spec, side, dys, d_tensors, xs, weight=weights, rstd=rstds, d_weight=d_weights, token_sums=sums)
         return d_freqs, d_tensors, d_weights
@@ -428,7 +429,7 @@ def _(tensors, weights, token_sums, writes_rstd, *rest):
 @torch.library.register_fake(add_op_namespace_prefix("rotate_normed_backward"))
 def _(dys, xs, weights, rstds, token_sums, *rest):
     spec, side = _read(rest[3:])
-    return _present(*_new_gradients(side, dys, _expand(_have_weights(spec), weights), *rest[:3]))
+    return _present(*_new_gradients(side, xs, _expand(_have_weights(spec), weights), *rest[:3]))
 
 
 class Operators:
