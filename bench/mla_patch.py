@@ -3,11 +3,11 @@ trope.megatron.patch(), called as in a model: q, kv and k_pe are views of what p
 gradients that attention has just made.
 
     python3 bench/mla_patch.py                  about 30 s on a GPU
-    python3 bench/mla_patch.py --device cpu     few tokens, only with the patch (the kernels of Megatron need a GPU), no times
+    python3 bench/mla_patch.py --device cpu     few tokens, only with the patch (Megatron's kernels need a GPU), no times
 
 "graph" is the time of a call in a CUDA graph. "eager" is the time on the GPU of calls that the host has queued before, and
-"host" the time in which it queues them, all in us. Megatron rotates q and its gradient in place. The last line tells whether
-trope did so too.
+"host" the time in which it queues them, all in us. Megatron rotates q and its gradient in place. A line tells whether trope
+did so too.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LIMIT = 2.0**-6  # Megatron's kernels round once, trope rounds as its unfused co
 
 
 class Attention(torch.autograd.Function):
-    """Stands for attention: it computes nothing. Backward makes new gradients with any values, and notes their addresses."""
+    """Stands for attention. It computes nothing. Backward makes new gradients of any values, and keeps their addresses."""
 
     addresses = ()
 
@@ -100,7 +100,8 @@ def main():
     options = parser.parse_args()
     has_times = options.device == "cuda"
     calls = make_calls(options.device, 4096 if has_times else 4)
-    ways = {"megatron": contextlib.nullcontext, "trope": trope.megatron.patch} if has_times else {"trope": trope.megatron.patch}
+    ways = {"megatron": contextlib.nullcontext} if has_times else {}
+    ways["trope"] = trope.megatron.patch
     gpu = compare.Gpu(10) if has_times else None
     for name, (call, leaves) in calls.items():
         found = []

@@ -103,7 +103,7 @@ def transformers_program(name, fuse_norm, compiles):
     def make(device, tokens):
         patch = importlib.import_module("trope.transformers").patch
         model = make_model(name, device)
-        HANDLES.append(patch(model, fuse_norm=fuse_norm))
+        HANDLES.append(patch(model, fuse_norm=fuse_norm, compiled=True))
         return make_run(model, device, tokens, compiles)
 
     return make

@@ -285,14 +285,16 @@ class Rotary:
     original, where: the function and its name
     without_k: its result if k is None: "q", "q, None", or "" if it raises an error
     calls: the number of calls of the replacement, without compiled code, which runs no Python that could count
-    traced: the number of calls that torch.compile has traced
+    traced, left: the number of calls that torch.compile has traced, and how many of them it has compiled as they come
     handles: the number of Patch objects that want it to be replaced
+    is_compiled: whether one of them wants compiled code to call the replacement too
     """
 
     head_dim = 32  # so that PyTorch's vectorized loops compute whole rows, even rows of 16 complex numbers
 
     def __init__(self, function, where):
-        self.original, self.where, self.calls, self.traced, self.handles = function, where, 0, 0, 0
+        self.original, self.where, self.calls, self.traced, self.left = function, where, 0, 0, 0
+        self.handles, self._compiled_handles, self.is_compiled = 0, 0, False
         self._read_signature()
         with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
             self.recipe = self.form = None
@@ -507,20 +509,39 @@ class Rotary:
         def count_traced():
             self.traced += 1
 
+        @torch.compiler.assume_constant_result
+        def count_left():
+            self.left += 1
+
         @functools.wraps(getattr(self.original, "forward", self.original))
         def rotary(*args, **kwargs):
+            if _compiles():
+                count_traced()
+                if self._is_left(args, kwargs):
+                    count_left()
+                    return self.original(*args, **kwargs)
             given = {**defaults, **dict(zip(names, args)), **kwargs}
             if given.keys() != known or len(args) > len(names):
                 self.signature.bind(*args, **kwargs)  # raises the error of the original
                 name = next(name for name in kwargs if name not in known)
                 raise Error(_NOT_TRIED % "keyword %s" % name, name)
-            if _compiles():
-                count_traced()
-            else:
+            if not _compiles():
                 self.calls += 1
             return self._rotate(rotate, given)
 
         return rotary
+
+    def add_handle(self, count, is_compiled):
+        """Counts a Patch that begins (count 1) or ends (-1)."""
+        self.handles += count
+        self._compiled_handles += count * is_compiled
+        self.is_compiled = self._compiled_handles > 0
+
+    def _is_left(self, args, kwargs):
+        """Whether compiled code keeps the original, because Inductor fuses it with other operations, and no norm needs the
+        replacement."""
+        is_normed = postpones_rotations() or any([isinstance(value, Lazy) for value in (*args, *kwargs.values())])
+        return not self.is_compiled and not is_normed
 
     def _rotate(self, rotate, given):
         """Returns the results of the replacement for {parameter: argument}."""

@@ -2,6 +2,7 @@
 
     handle = trope.transformers.patch(model)       # all models of its classes, until handle.undo(); a context manager
     handle = trope.transformers.patch(model, fuse_norm=True)  # with the RMS norms of q and k
+    handle = trope.transformers.patch(model, compiled=True)   # in compiled code, too
     python -m trope.transformers CONFIG            # what patch does to the model of a config.json, or why it is refused
 
 patch(model) replaces functions of modules, so it changes all models of the same classes in this process: handle.classes
@@ -9,6 +10,10 @@ names these classes. The methods of a model call a function of their module, in 
 apply_rotary_pos_emb(q, k, cos, sin). There is no list of models. Instead, patch asks each function which options of rotate
 give the same bits (_recipes.py explains how). If there are none, patch refuses the function by name before it changes
 anything. It also refuses a model that calls no such function.
+
+Compiled code (torch.compile, torch.export) keeps the model's own rotations, because Inductor fuses them with the operations
+around them, which is faster. It calls trope for rotations that compute norms and, with patch(model, compiled=True), for all.
+handle.left_to_compiler counts what it keeps. The bits are eager's where trope is called.
 
 A patch leaves no trace in a model. Copies and pickles of the model are those of an ordinary model, and a copy is patched as
 long as its class is. Patching a single model is not possible: its modules would need methods of their own, with copies of
@@ -293,8 +298,8 @@ class Patch:
     Attributes:
         calls: the number of calls of all its functions, by any model. Repetitions by activation checkpointing count.
             Compiled code does not count its calls: if there is any, reading this gives a UserWarning.
-        traced: the number of calls that torch.compile (or torch.export) has traced. If it is over 0, compiled code contains
-            the replacements.
+        traced: the number of calls that torch.compile (or torch.export) has traced.
+        left_to_compiler: how many of them it has compiled as they come, without trope (see the argument compiled of patch).
         classes: the names of all existing classes whose models are patched, because they have a method that calls one of
             its functions. () after undo, except for functions that another Patch has replaced too.
         fused: with fuse_norm, the number of norms of q and k that rotations have computed. It counts like calls. The repr
@@ -302,18 +307,19 @@ class Patch:
             rotate.
     """
 
-    def __init__(self, rotaries, fusions=()):
+    def __init__(self, rotaries, fusions=(), compiled=False):
         for name, given, kind in (("rotaries", rotaries, _Rotary), ("fusions", fusions, _Fusion)):
             if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
                 message = "%s must be found by patch(), not %s: call trope.transformers.patch(model), which makes a Patch"
                 raise Error(message % (name, _shown(given)), name)
         self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
         self._fusions = [(fusion, fusion.fused, fusion.own) for fusion in fusions]
-        self._ended = self._norms_ended = None
+        self._ended, self._norms_ended, self._compiled = None, None, compiled
 
     def _counts(self):
-        """Returns (calls, traced calls) of each function. Code compiled for an earlier Patch also runs in this one."""
-        return self._ended or [(rotary.calls - before, rotary.traced) for rotary, before in self._rotaries]
+        """Returns (calls, traced calls, those left to the compiler) of each function. Code compiled for an earlier Patch
+        also runs in this one."""
+        return self._ended or [(rotary.calls - before, rotary.traced, rotary.left) for rotary, before in self._rotaries]
 
     def _norms(self):
         """Returns (norms computed by rotations, norms computed by modules) of each class of attentions."""
@@ -321,8 +327,11 @@ class Patch:
 
     def _warn(self, name):
         if self.traced:
-            message = "%s does not count the calls of compiled code, and torch.compile has traced %d calls (see traced)"
-            _warnings.warn(message % (name, self.traced), stacklevel=3)
+            message = (
+                "%s does not count the calls of compiled code, and torch.compile has traced %d calls, %d of them without trope"
+                " (see traced and left_to_compiler)"
+            )
+            _warnings.warn(message % (name, self.traced, self.left_to_compiler), stacklevel=3)
 
     @property
     def fused(self):
@@ -332,11 +341,15 @@ class Patch:
     @property
     def calls(self):
         self._warn("calls")
-        return sum(calls for calls, _ in self._counts())
+        return sum(calls for calls, _, _ in self._counts())
 
     @property
     def traced(self):
-        return sum(traced for _, traced in self._counts())
+        return sum(traced for _, traced, _ in self._counts())
+
+    @property
+    def left_to_compiler(self):
+        return sum(left for _, _, left in self._counts())
 
     @property
     def classes(self):
@@ -351,7 +364,7 @@ class Patch:
             self._ended, self._norms_ended, free = self._counts(), self._norms(), {}
             _release([fusion for fusion, _, _ in self._fusions])
             for rotary, _ in self._rotaries:
-                rotary.handles -= 1
+                rotary.add_handle(-1, self._compiled)
                 if not rotary.handles:
                     del _patched[rotary.original], _patched[rotary.replacement]
                     free[rotary.replacement] = rotary.original
@@ -365,8 +378,9 @@ class Patch:
 
     def __repr__(self):
         lines = []
-        for (rotary, _), (calls, traced) in zip(self._rotaries, self._counts()):
-            compiled = ", besides uncounted calls of compiled code (%d traced)" % traced if traced else ""
+        for (rotary, _), (calls, traced, left) in zip(self._rotaries, self._counts()):
+            without = ", %d of them left to the compiler" % left if left else ""
+            compiled = ", besides uncounted calls of compiled code (%d traced%s)" % (traced, without) if traced else ""
             lines.append("%s: %s: %d calls%s" % (rotary.where, rotary.recipe, calls, compiled))
         for (fusion, _, _), (fused, own) in zip(self._fusions, self._norms()):
             lines.append("%s: %d norms fused, %d computed by their modules" % (fusion, fused, own))
@@ -387,7 +401,7 @@ def _refuse_model(model):
     raise Error("model must be %s, %s" % (what, hint), "model")
 
 
-def patch(model, fuse_norm=False):
+def patch(model, fuse_norm=False, compiled=False):
     """Replaces the rotary functions of a model, and thereby of all models in this process whose classes call them.
 
     The functions are replaced in all modules of Python that have them. The attribute classes of the result names the
@@ -402,6 +416,10 @@ def patch(model, fuse_norm=False):
         fuse_norm: True: the rotation also computes the RMS norms of q and k that come before or after it, in all attentions
             of the model. A module computes its norm itself if it has other settings than all norms that patch was given.
             False: norms are not touched.
+        compiled: True: code of torch.compile and torch.export calls trope too, with the bits of eager calls. False: such
+            code keeps the model's own rotations, which Inductor fuses with the operations around them. That is faster.
+            Rotations that compute norms (fuse_norm) call trope either way. While any Patch of a function has True, it
+            counts for all models.
     Return:
         a Patch
     Raises:
@@ -412,6 +430,7 @@ def patch(model, fuse_norm=False):
     if not isinstance(model, _torch.nn.Module):
         _refuse_model(model)
     _flag(fuse_norm, "fuse_norm")
+    _flag(compiled, "compiled")
     with _lock:
         search = _Search(model)
         rotaries = list(search.found.values())
@@ -419,11 +438,11 @@ def patch(model, fuse_norm=False):
         _rebind({rotary.original: rotary.replacement for rotary in rotaries})
         for rotary in rotaries:
             _patched[rotary.original] = _patched[rotary.replacement] = rotary
-            rotary.handles += 1
+            rotary.add_handle(1, compiled)
         installed_fusions = _install(fusions.values())
     what = ["%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries] + [str(fusion) for fusion in installed_fusions]
     _logger.info("patched %s", "; ".join(what))
-    return Patch(rotaries, installed_fusions)
+    return Patch(rotaries, installed_fusions, compiled)
 
 
 # ---- The command line ----

@@ -13,7 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checks import DEVICE, device, random  # noqa: E402, F401 (device is a fixture)
-from megatron_layers import make_layer, make_transformer_layer, model_parallel, one_process, real_cuda, run_layer  # noqa: E402
+from megatron_layers import (  # noqa: E402
+    make_layer, make_transformer_layer, model_parallel, one_process, real_cuda, run_layer,
+)  # fmt: skip
 from test_megatron import BATCH, HEADS, NOPE, ROTARY, TOKENS, formula_of_mla, make_tables  # noqa: E402
 
 import trope.megatron as tm  # noqa: E402
@@ -116,8 +118,7 @@ SHARED = {
 
 
 class Backward:
-    """A backward of MLA in place for an upstream gradient make(dy). differentiate(y, *others) returns the gradients of q and
-    the others, for the result y."""
+    """A backward of MLA in place, of q to y, for an upstream gradient make(dy)."""
 
     def __init__(self, device, make=FREE["tensor"]):
         kept.clear()
@@ -136,6 +137,7 @@ class Backward:
         return gradient
 
     def differentiate(self, y, *others):
+        """Checks the gradient of q for a result y, and returns those of the others."""
         dq, *found = torch.autograd.grad(Attention.apply(self.make_gradient, y), (self.q, *others))
         assert torch.equal(dq, torch.autograd.grad(self.formula, self.q, self.dy)[0])
         return found

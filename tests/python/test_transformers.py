@@ -290,7 +290,7 @@ def test_images(name, dtype):
     with patches.patch(model) as handle:
         patched, others = run(model, inputs, weights)
     assert is_same(patched, eager, name in COMPLEX)
-    assert [count for count, _ in handle._counts()] == calls
+    assert [count for count, *_ in handle._counts()] == calls
     assert agree(name, gradients, others)
 
 
@@ -335,18 +335,19 @@ def test_dtypes_are_promoted_outside_autocast():
 
 
 def test_compile():
-    """Compiled code has no graph break and eager's bits, and notices undo. Its calls are traced, but not counted."""
+    """With compiled=True, compiled code has no graph break and eager's bits, and notices undo. Its calls are traced, but not
+    counted."""
     torch._dynamo.reset()
     model, inputs, weights = family("llama").to(BF16), dict(words(), use_cache=False), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with patches.patch(model) as handle:
+    with patches.patch(model, compiled=True) as handle:
         assert handle.traced == handle.calls == 0
         for _ in range(3):
             patched, others = run(compiled, inputs, weights)
         assert torch.equal(patched, eager)
         assert not differing(gradients, {each.removeprefix("_orig_mod."): g for each, g in others.items()})
-        assert handle.traced == 2
+        assert handle.traced == 2 and handle.left_to_compiler == 0
         with pytest.warns(
             UserWarning, match="calls does not count the calls of compiled code, and torch.compile has traced 2 calls"
         ):
@@ -358,6 +359,35 @@ def test_compile():
         with pytest.warns(UserWarning, match="traced 2 calls"):
             assert handle.calls == 2
     assert torch.equal(run(compiled, inputs, weights)[0], eager) and handle.traced == 2
+    torch._dynamo.reset()
+
+
+def test_compiled_code_of_a_patched_model_is_that_of_the_model():
+    """It calls trope only while a Patch has compiled=True. Eager calls are trope's."""
+    torch._dynamo.reset()
+    model, inputs, graphs = family("llama").to(BF16), dict(words(), use_cache=False), []
+
+    def backend(graph, examples):
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph
+
+    def count_calls(function):
+        with trope.log_calls() as calls, torch.no_grad():
+            function(**inputs)
+        return sum(call.count for call in calls)
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    assert count_calls(compiled) == 0
+    with patches.patch(model) as handle:
+        assert (count_calls(compiled), count_calls(model)) == (0, 2) and graphs[1:] == graphs[:1]
+        assert handle._counts() == [(2, 2, 2)] and handle.left_to_compiler == handle.traced == 2
+        assert repr(handle).endswith("(2 traced, 2 of them left to the compiler)")
+        with pytest.warns(UserWarning, match="torch.compile has traced 2 calls, 2 of them without trope"):
+            assert handle.calls == 2
+        with patches.patch(model, compiled=True), patches.patch(model):
+            assert count_calls(compiled) == 2 and handle._counts() == [(2, 4, 2)]
+        assert count_calls(compiled) == 0
+    assert count_calls(compiled) == 0
     torch._dynamo.reset()
 
 

@@ -499,7 +499,7 @@ def test_compiled_code_notices_patch_and_undo():
     torch._dynamo.reset()
     model, inputs, weights = normed("qwen3"), dict(words(), use_cache=False), torch.randn(2, 11, 64)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with patches.patch(model) as handle:
+    with patches.patch(model, compiled=True) as handle:
         plain = same_bits(model, compiled, inputs, weights)
         assert handle.traced == 2
         with patches.patch(model, fuse_norm=True):

@@ -251,8 +251,9 @@ def test_models_that_are_refused(path):
     patches.patch(model).undo()
 
 
-def test_fuse_norm_is_a_flag():
+def test_fuse_norm_and_compiled_are_flags():
     refused("fuse_norm", patches.patch, normed("qwen3"), fuse_norm="yes")
+    refused("compiled", patches.patch, normed("qwen3"), compiled="yes")
 
 
 # ---- Hooks ----

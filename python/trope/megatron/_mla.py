@@ -78,11 +78,11 @@ def _check_like(x, name, first, name_of_first):
 def _references(grad):
     """Returns the numbers of references to a gradient, to its memory, and to the tensor that it is a view of, and whether
     PyTorch has allocated the memory."""
-    storage, base = grad.untyped_storage(), grad._base
-    counts = [sys.getrefcount(grad), grad._use_count(), sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)]
+    memory, base = grad.untyped_storage(), grad._base
+    counts = [sys.getrefcount(grad), grad._use_count(), sys.getrefcount(memory), torch._C._storage_Use_Count(memory._cdata)]
     if base is not None:
         counts += sys.getrefcount(base), base._use_count()
-    return [*counts, storage.resizable()]
+    return [*counts, memory.resizable()]
 
 
 class _Counted(Function):

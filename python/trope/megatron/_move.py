@@ -54,8 +54,8 @@ def _move(parts, shapes, tensors, options):
 
 
 def rotate_apart(t, rotary_dim, **options):
-    """Does the same as trope.torch.rotate, for one tensor. The result and the gradient are contiguous, whatever the strides of
-    t and of the upstream gradient are, so neither is copied."""
+    """Does the same as trope.torch.rotate, for one tensor. The result and the gradient of t are contiguous, without a copy,
+    for any strides of t and of the upstream gradient."""
     freqs = options.get("freqs")
     if not _is_eager((t,)) or (freqs is not None and freqs.requires_grad):
         return rotate(t, rotary_dim=rotary_dim, **options).contiguous()
