@@ -12,8 +12,8 @@ give the same bits (_recipes.py explains how). If there are none, patch refuses 
 anything. It also refuses a model that calls no such function.
 
 Compiled code (torch.compile, torch.export) keeps the model's own rotations, because Inductor fuses them with the operations
-around them, which is faster. It calls trope for rotations that compute norms and, with patch(model, compiled=True), for all.
-handle.left_to_compiler counts what it keeps. The bits are eager's where trope is called.
+around them, which is faster. It calls trope for rotations that compute norms and, with patch(model, compiled=True), for
+all. handle.left_to_compiler counts the others. The bits are eager's where it calls trope.
 
 A patch leaves no trace in a model. Copies and pickles of the model are those of an ordinary model, and a copy is patched as
 long as its class is. Patching a single model is not possible: its modules would need methods of their own, with copies of
@@ -23,9 +23,9 @@ instances by accelerate and by kernels. Copied globals would also miss later rep
 Backward rounds according to the options. The gradient has eager's bits if q, k and the tables have one dtype. It also has
 them if q and k are cast to float32 first. Some models multiply 16-bit q by float32 tables without a cast, or cast it for
 each of the two products. There, eager rounds both terms of a gradient to 16 bits and adds them in 16 bits. Here their sum
-is rounded once. docs/python.md lists these models. The gradient has the memory layout of the upstream gradient, while
-eager's gradient is mostly in the order of its shape. PyTorch may therefore sum over it in another order, for example for
-the weight of a norm in Gemma 4.
+is rounded once. docs/python.md lists these models. The gradient has the memory layout of the upstream gradient (with a
+norm: of q and k), while eager's gradient is mostly in the order of its shape. PyTorch may therefore sum over it in another
+order, for example for the weight of a norm in Gemma 4.
 
 patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py explains
 how). Such a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in
@@ -312,6 +312,7 @@ class Patch:
             if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
                 message = "%s must be found by patch(), not %s: call trope.transformers.patch(model), which makes a Patch"
                 raise Error(message % (name, _shown(given)), name)
+        _flag(compiled, "compiled")
         self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
         self._fusions = [(fusion, fusion.fused, fusion.own) for fusion in fusions]
         self._ended, self._norms_ended, self._compiled = None, None, compiled
@@ -328,8 +329,8 @@ class Patch:
     def _warn(self, name):
         if self.traced:
             message = (
-                "%s does not count the calls of compiled code, and torch.compile has traced %d calls, %d of them without trope"
-                " (see traced and left_to_compiler)"
+                "%s does not count the calls of compiled code, and torch.compile has traced %d calls, %d of them without"
+                " trope (see traced and left_to_compiler)"
             )
             _warnings.warn(message % (name, self.traced, self.left_to_compiler), stacklevel=3)
 

@@ -406,7 +406,8 @@ row("megatron.fused_apply_mrope_thd",
 row("megatron.patch", None)
 row("megatron.Patch", lambda: dict(originals={}, fusion=None), originals=[None, 3, "text", CONFIG, {1: 2}],
     fusion=[3, "text", CONFIG, True])  # fmt: skip
-row("transformers.Patch", lambda: dict(rotaries=[], fusions=[]), **dict.fromkeys(("rotaries", "fusions"), [None, 3, "text", [1]]))
+row("transformers.Patch", lambda: dict(rotaries=[], fusions=[], compiled=False),
+    **dict.fromkeys(("rotaries", "fusions"), [None, 3, "text", [1]]), compiled=FLAG)  # fmt: skip
 row("transformers.patch", None)
 
 
