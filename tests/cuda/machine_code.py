@@ -43,7 +43,7 @@ BUDGET = [
     (r"norm_gradient_walk_kernel", 128, 11600),
     (r"token_gradient_kernel", 64, 3600),
     (r"norm_gradient_generic_kernel", 64, 12300),
-    (r"norm_generic_kernel", 64, 7700),
+    (r"norm_generic_kernel", 64, 7600),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
     (r"angle_gradient_kernel<\d,vectors", 80, 4600),
