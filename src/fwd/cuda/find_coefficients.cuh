@@ -545,6 +545,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
     const uint32_t rotating = rotates ? count : 0; /* other slices only copy */
     uint32_t first_maker = 0;
+    bool only_searches = false, differ = false;
     if constexpr (!IS_DIRECT<R>) {
         uint32_t thread = thread_of_block();
         first_maker = (uint32_t)found_here((int32_t)find_first_maker<R>(call, rotating));
@@ -553,10 +554,14 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         admit_next();
         load();
         round.await_all(&thread);
+        only_searches = thread < first_maker;
         prepare();
         find_positions<R>(call, round, first_token, count, thread);
     }
-    const bool differ = make_all_couples<R>(call, steps, first_token, rotating, first_maker, load, prepare);
+    if (only_searches)
+        __syncthreads();
+    else
+        differ = make_all_couples<R>(call, steps, first_token, rotating, first_maker, load, prepare);
     /* The warp that only searches also decides the actions. Without such a warp, the last warp decides, because it has
      * the fewest couples. */
     const uint32_t decider = first_maker ? 0 : (threads_of_block() - 1) & ~31u;
