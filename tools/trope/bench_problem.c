@@ -285,8 +285,13 @@ static double bytes_moved(const bench_problem *p)
 int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench_sizes *sizes)
 {
     memset(p, 0, sizeof *p);
-    if (c->call)
-        return bench_plan_text(p, c, dtype, sizes) || find_angles(p);
+    if (c->call) {
+        if (bench_plan_text(p, c, dtype, sizes))
+            return 1;
+        p->sum_slack = sum_slack(p);
+        p->weight_slack = weight_slack(p);
+        return find_angles(p);
+    }
     p->c = c;
     p->dtype = dtype;
     p->cols = angle_cols(c);
