@@ -75,12 +75,12 @@ def make_directions(call, leaves):
 
 
 def find_results(call, leaves):
-    """Returns results and gradients for the same random numbers each time."""
-    inputs = [x.detach().clone().requires_grad_() for x in leaves]
-    results = call(*[x * 1 for x in inputs])
+    """Returns the results of one call, and its gradients for the same random numbers each time. The call may change only
+    copies: of the leaves, by x * 1, and of the upstream gradients, which the backward of y * 1 makes and nothing else has."""
+    results = call(*[x * 1 for x in leaves])
     generator = torch.Generator(leaves[0].device).manual_seed(1)
     drawn = [torch.randn(y.shape, generator=generator, device=y.device).to(y.dtype) for y in results]
-    return [y.detach().clone() for y in results] + list(torch.autograd.grad(results, inputs, drawn))
+    return [y.detach().clone() for y in results] + list(torch.autograd.grad([y * 1 for y in results], leaves, drawn))
 
 
 def measure(function, gpu):
@@ -107,13 +107,17 @@ def main():
         found = []
         for way, patch in ways.items():
             with patch():
+                find_results(call, leaves)  # Triton tunes its kernels in their first call
                 found.append(find_results(call, leaves))
+        print("# %s: difference %.2g" % (name, frameworks.find_difference(found[0], found[-1])))
+        assert frameworks.find_difference(found[0], found[-1]) < LIMIT
+        del found
+        for way, patch in ways.items():  # the measured calls of q rotate the leaves in place, again and again
+            with patch():
                 for direction, function in make_directions(call, leaves).items():
                     times = measure(function, gpu) if has_times else (function(), ())[1]
                     print("%-2s %-8s %-20s" % (name, way, direction), *("%8.1f" % us for us in times))
                 in_place = function()[0].data_ptr() == Attention.addresses[0]
-        print("# %s: difference %.2g" % (name, frameworks.find_difference(found[0], found[-1])))
-        assert frameworks.find_difference(found[0], found[-1]) < LIMIT
         if name == "q":
             print("# trope rotated the gradient of q in place: %s" % in_place)
 
