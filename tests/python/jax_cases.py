@@ -10,6 +10,7 @@ jax = pytest.importorskip("jax", reason="trope.jax needs jax: tools/install_pyth
 
 import ml_dtypes
 import numpy as np
+from jax.sharding import AxisType
 
 import trope
 
@@ -27,6 +28,11 @@ def frequencies(width):
 def freqs_table(rows, pairs, *before, seed=5):
     """A table of angles that has no structure, so that a wrong row or column shows."""
     return np.random.default_rng(seed).uniform(-3, 3, (*before, rows, pairs)).astype("float32")
+
+
+def mesh_of(kind=AxisType.Auto, **axes):
+    devices = jax.devices("cpu") if jax.device_count() < 8 else None  # a machine with fewer GPUs has eight CPU devices
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(kind,) * len(axes), devices=devices)
 
 
 def increasing(*values):

@@ -4,7 +4,7 @@ import re
 import warnings
 
 import jax_cases
-from jax_cases import as_tuple, increasing, random, same_bits
+from jax_cases import as_tuple, increasing, mesh_of, random, same_bits
 
 import jax
 import jax.numpy as jnp
@@ -103,11 +103,6 @@ def test_vmap_over_ranks(name):
         mapped = jax.vmap(function, (0,) + (None,) * len(tensors))(jnp.arange(SIZE), *tensors)
         for rank in range(SIZE):
             assert all_same([y[rank] for y in mapped], function(rank, *tensors))
-
-
-def mesh_of(kind=AxisType.Auto, **axes):
-    devices = jax.devices("cpu") if jax.device_count() < 8 else None
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(kind,) * len(axes), devices=devices)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

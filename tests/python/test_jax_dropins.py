@@ -7,7 +7,7 @@ import re
 import sys
 import types
 
-from jax_cases import same_bits
+from jax_cases import mesh_of, same_bits
 
 import jax
 import jax.numpy as jnp
@@ -232,15 +232,16 @@ def test_the_call_for_levanter_in_the_documentation(monkeypatch, heads, ids):
 @pytest.mark.parametrize("name", ["maxtext", "easydel"])
 def test_split_arrays(name):
     """Batch and heads are split over devices, and nothing is gathered."""
-    mesh = jax.make_mesh((2, 4), ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    mesh = mesh_of(b=2, h=4)
     place = lambda x, *spec: jax.device_put(x, jax.NamedSharding(mesh, jax.P(*spec)))  # noqa: E731
-    rope, table, x = RotaryEmbedding(**BASE), cache(D), random(2, "bfloat16", 4)
+    x, position, table = jax.device_put((random(2, "bfloat16", 4), POSITION, cache(D)), mesh.devices.flat[0])
+    rope = RotaryEmbedding(**BASE)
     call = {
-        "maxtext": lambda x, position: rope(x, position),
-        "easydel": lambda x, position: apply_basic_rope(x, x, position, table, D, True)[0],
+        "maxtext": lambda x, position, table: rope(x, position),
+        "easydel": lambda x, position, table: apply_basic_rope(x, x, position, table, D, True)[0],
     }[name]
-    function, given = jax.jit(call), (place(x, "b", None, "h"), place(POSITION, "b"))
-    assert same_bits(function(*given), call(x, POSITION))
+    function, given = jax.jit(call), (place(x, "b", None, "h"), place(position, "b"), place(table))
+    assert same_bits(function(*given), call(x, position, table))
     assert "all-gather" not in function.lower(*given).compile().as_text()
 
 

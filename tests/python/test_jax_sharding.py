@@ -3,7 +3,7 @@
 import re
 
 import jax_cases
-from jax_cases import random, same_bits
+from jax_cases import mesh_of, random, same_bits
 
 import jax
 import numpy as np
@@ -19,11 +19,6 @@ HALF = dict(layout="bshd", pairing="half", inv_freq=jax_cases.frequencies(D))
 Q, KEY = random(1, B, S, H, D), random(2, B, S, K, D)
 TABLE = jax_cases.freqs_table(40, D // 2)
 WEIGHTS = random(3, D), random(4, K, D)
-
-
-def mesh_of(kind, **axes):
-    devices = jax.devices("cpu") if jax.device_count() < 8 else None  # a machine with fewer GPUs has eight CPU devices
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(kind,) * len(axes), devices=devices)
 
 
 def place(mesh, x, *spec):
