@@ -75,8 +75,8 @@ def make_directions(call, leaves):
 
 
 def find_results(call, leaves):
-    """Returns the results of one call, and its gradients for the same random numbers each time. The call may change only
-    copies: of the leaves, by x * 1, and of the upstream gradients, which the backward of y * 1 makes and nothing else has."""
+    """Returns the results of one call, and its gradients for the same random numbers each time. The call can only change
+    copies: x * 1 of the leaves, and the upstream gradients that the backward of y * 1 makes, which nothing else has."""
     results = call(*[x * 1 for x in leaves])
     generator = torch.Generator(leaves[0].device).manual_seed(1)
     drawn = [torch.randn(y.shape, generator=generator, device=y.device).to(y.dtype) for y in results]

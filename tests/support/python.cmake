@@ -27,6 +27,6 @@ function(trope_add_python_test name labels)
   add_test(NAME ${name} COMMAND ${interpreter} ${ARGN})
   set(environment TROPE_LIBRARY=$<TARGET_FILE:trope> PYTHONPATH=${PROJECT_SOURCE_DIR}/python
                   TORCHINDUCTOR_CACHE_DIR=${PROJECT_BINARY_DIR}/torchinductor # by default, all checkouts share one cache
-                  OMP_NUM_THREADS=1) # beside other tests, threads of PyTorch wait for each other, up to 8 times the CPU time
+                  OMP_NUM_THREADS=1) # on a busy machine, two threads of PyTorch take up to eight times the CPU time
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
 endfunction()
