@@ -31,8 +31,12 @@ if(TROPE_MPI_FOUND)
 elseif(NOT TROPE_SANITIZE) # builds with sanitizers do not use MPI
   multigpu_run(mpi sh -c "echo 'skipped: MPI was not found when this build was configured'; exit 77")
 endif()
+set(multigpu_only "")
+if(TROPE_SANITIZE) # the cases of the other dtypes run the same code of trope_multigpu
+  set(multigpu_only --only /bf16)
+endif()
 foreach(ranks 1 2 4 6 8)
-  multigpu_run(threads_${ranks} trope_multigpu --device cpu --ranks ${ranks} --bytes 0)
+  multigpu_run(threads_${ranks} trope_multigpu --device cpu --ranks ${ranks} --bytes 0 ${multigpu_only})
 endforeach()
 multigpu_run(simulation trope_multigpu --simulate)
 multigpu_script(commands commands.py)
