@@ -11,6 +11,7 @@ typedef struct trope_divisor {
     uint32_t divisor, multiplier, shift;
 } trope_divisor;
 
+#ifndef __CUDACC_RTC__
 /* Requires a divisor from 1 to 2^31 - 1. Host only. */
 static inline trope_divisor trope_make_divisor(uint32_t divisor)
 {
@@ -20,6 +21,7 @@ static inline trope_divisor trope_make_divisor(uint32_t divisor)
     d.multiplier = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - divisor)) / divisor + 1);
     return d;
 }
+#endif
 
 /* Returns n / divisor, for n below 2^31. */
 TROPE_HD uint32_t trope_divide(const trope_divisor *d, uint32_t n)

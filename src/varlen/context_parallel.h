@@ -9,6 +9,7 @@
 #include "core/host_device.h"
 #include "core/plan.h"
 
+#ifndef __CUDACC_RTC__
 /* Host only. `tokens` is the number of tokens of a batch entry on this rank. */
 static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank, int64_t tokens)
 {
@@ -36,6 +37,7 @@ static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank,
     cp.split = trope_make_divisor(cp.split.divisor);
     return cp;
 }
+#endif
 
 /* Returns a number. The length of a sequence, on all ranks together, must be a multiple of it. */
 TROPE_HD int64_t trope_cp_divisor(const trope_cp *cp)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that includes point down only: api > bwd > fwd > varlen > core > include/trope.
+"""Checks that includes point down only: api > bwd > fwd > jit > varlen > core > include/trope.
 
     includes.py SOURCE_DIRECTORY    the directory that contains src/
 
@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-FLOORS = ["trope", "core", "varlen", "fwd", "bwd", "api"]  # from bottom to top
+FLOORS = ["trope", "core", "varlen", "jit", "fwd", "bwd", "api"]  # from bottom to top
 
 
 def faults(name, included):

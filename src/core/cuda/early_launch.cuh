@@ -29,6 +29,7 @@ __device__ __forceinline__ void take_turn()
     admit_next();
 }
 
+#ifndef __CUDACC_RTC__ /* the rest is for the host */
 /* The properties of the current device that a launch needs. Each is 0 if the query fails. */
 struct device_facts {
     int major, multiprocessors; /* the major compute capability, and the number of multiprocessors */
@@ -83,5 +84,6 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
     }
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
+#endif
 
 #endif
