@@ -1,18 +1,19 @@
 #define _GNU_SOURCE 1
 #include "jit/compile.h"
 
+#include <fenv.h>
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/environment.h"
 #include "jit/hash.h"
 #include "jit/sources.h"
 
-/* What nvcc gets for the kernels that are made ahead of time (CMakeLists.txt). The code contains functions for the host that
- * no kernel calls, and nvcc checks the qualifiers of the others, so here all functions without a qualifier may be for the
- * device. TROPE_STATIC: the public header exports nothing. The first option is the architecture. */
+/* The options that nvcc gets for the kernels that are made ahead of time (CMakeLists.txt), and two more. The headers also
+ * declare functions for the host, which NVRTC refuses unless functions without a qualifier are for the device. (nvcc still
+ * checks the qualifiers.) With TROPE_STATIC, the public header has no attributes for symbols. The first option is the
+ * architecture. */
 static const char *const options[] = {NULL, "--std=c++17", "--fmad=false", "--device-as-default-execution-space",
                                       "-DTROPE_STATIC"};
 enum { OPTIONS = sizeof options / sizeof options[0], MOST_SOURCES = 64 };
@@ -93,17 +94,20 @@ static int compile(const trope_nvrtc *nvrtc, const char *text, int32_t architect
     return is_compiled;
 }
 
-/* Constants must not depend on how the caller's thread rounds and on how its locale writes numbers. */
+/* NVRTC computes constants in the floating-point environment of its thread, so it gets the default one. Versions 12.2 and
+ * 12.4 change the locale of the thread. */
 int trope_compile(const trope_nvrtc *nvrtc, const char *program, int32_t architecture, trope_cubin *cubin, char *why,
                   size_t why_size)
 {
-    const trope_environment environment = trope_set_default_environment();
-    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), callers = uselocale(plain);
+    const locale_t locale = uselocale((locale_t)0);
+    fenv_t environment;
     memset(cubin, 0, sizeof *cubin);
+    if (fegetenv(&environment) || fesetenv(FE_DFL_ENV)) {
+        snprintf(why, why_size, "the floating-point environment cannot be set");
+        return 0;
+    }
     const int is_compiled = compile(nvrtc, program, architecture, cubin, why, why_size);
-    uselocale(callers);
-    if (plain)
-        freelocale(plain);
-    trope_restore_environment(environment);
+    uselocale(locale);
+    fesetenv(&environment);
     return is_compiled;
 }

@@ -34,11 +34,10 @@ static struct {
     pthread_mutex_t mutex;
     _Atomic(known_kernel *) buckets[BUCKETS];
     atomic_int architectures[MOST_DEVICES]; /* 0 = not queried yet */
+    _Atomic uint64_t compiled, read;        /* for trope_jit_get_counts */
     int64_t failures;
     char first_failure[512];
 } jit = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-
-static _Atomic uint64_t compiled, read_from_files;
 
 /* The versions of NVRTC whose cubins have passed the tests on a GPU. */
 static int is_tested(int32_t nvrtc_version)
@@ -124,7 +123,7 @@ static void find_in_files(const trope_cubin_id *id, int device, trope_jit_kernel
         trope_cubin cubin;
         if (read_cubin((trope_cache_folder)folder, id, &cubin)) {
             if (load(id, device, &cubin, kernel, why, sizeof why))
-                atomic_fetch_add(&read_from_files, 1);
+                atomic_fetch_add(&jit.read, 1);
             free(cubin.code);
         }
     }
@@ -137,7 +136,7 @@ static int compile_with(int i, const trope_cubin_id *id, trope_cubin *cubin, cha
     cubin->code = NULL;
     if (!nvrtc)
         return 0;
-    atomic_fetch_add(&compiled, 1);
+    atomic_fetch_add(&jit.compiled, 1);
     (void)trope_compile(nvrtc, id->program, id->architecture, cubin, why, why_size);
     return 1;
 }
@@ -203,7 +202,8 @@ static known_kernel *look_up(const trope_jit_request *request, uint64_t hash, in
     return k;
 }
 
-static const trope_jit_kernel *make_or_wait(const trope_jit_request *request, uint64_t hash, int32_t architecture, int device)
+static const trope_jit_kernel *make_or_wait(const trope_jit_request *request, uint64_t hash, int32_t architecture,
+                                            int device)
 {
     static const trope_jit_kernel no_memory = {.why = "out of memory"};
     pthread_mutex_lock(&jit.mutex);
@@ -320,8 +320,8 @@ void trope_jit_describe(char *text, size_t size)
              folders[TROPE_CACHE_OWN], folders[TROPE_CACHE_READ_ONLY], failures);
 }
 
-void trope_jit_get_counts(uint64_t *of_compiled, uint64_t *of_read)
+void trope_jit_get_counts(uint64_t *compiled, uint64_t *read)
 {
-    *of_compiled = atomic_load(&compiled);
-    *of_read = atomic_load(&read_from_files);
+    *compiled = atomic_load(&jit.compiled);
+    *read = atomic_load(&jit.read);
 }

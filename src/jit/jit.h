@@ -38,9 +38,9 @@ typedef enum trope_jit_mode {
 
 trope_jit_mode trope_jit_get_mode(void);
 
-/* Finds the kernel of a request for a device. *kernel stays valid. A kernel that was found before costs less than 100 ns and
- * takes no lock; the first call may compile, which takes up to a second. Any thread may call this, also during stream
- * capture. `function` is the name of the public function, for the message of an error. */
+/* Finds the kernel of a request for a device. *kernel stays valid. The first call may compile, which takes up to a second.
+ * Later calls take less than 100 ns and no lock. Any thread may call this, also during stream capture. `function` is the
+ * name of the public function, for the message of an error. */
 trope_status trope_jit_find(const char *function, const trope_jit_request *request, int device,
                             const trope_jit_kernel **kernel);
 

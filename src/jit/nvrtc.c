@@ -112,14 +112,10 @@ static int find_functions(trope_nvrtc *n)
     const struct {
         const char *name;
         void *function; /* where its address goes */
-    } functions[] = {{"nvrtcVersion", &n->get_version},
-                     {"nvrtcGetErrorString", &n->error_string},
-                     {"nvrtcCreateProgram", &n->create_program},
-                     {"nvrtcCompileProgram", &n->compile_program},
-                     {"nvrtcGetProgramLogSize", &n->log_size},
-                     {"nvrtcGetProgramLog", &n->get_log},
-                     {"nvrtcGetCUBINSize", &n->cubin_size},
-                     {"nvrtcGetCUBIN", &n->get_cubin},
+    } functions[] = {{"nvrtcVersion", &n->get_version},           {"nvrtcGetErrorString", &n->error_string},
+                     {"nvrtcCreateProgram", &n->create_program},  {"nvrtcCompileProgram", &n->compile_program},
+                     {"nvrtcGetProgramLogSize", &n->log_size},    {"nvrtcGetProgramLog", &n->get_log},
+                     {"nvrtcGetCUBINSize", &n->cubin_size},       {"nvrtcGetCUBIN", &n->get_cubin},
                      {"nvrtcDestroyProgram", &n->destroy_program}};
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *address = dlsym(n->library, functions[i].name);

@@ -16,7 +16,7 @@ typedef struct trope_nvrtc {
     int (*get_version)(int *major, int *minor);
     const char *(*error_string)(int result);
     int (*create_program)(trope_nvrtc_program *program, const char *text, const char *name, int headers,
-                          const char *const *header_texts, const char *const *header_names);
+                          const char *const *texts, const char *const *names); /* of the headers */
     int (*compile_program)(trope_nvrtc_program program, int count, const char *const *options);
     int (*log_size)(trope_nvrtc_program program, size_t *bytes);
     int (*get_log)(trope_nvrtc_program program, char *log);

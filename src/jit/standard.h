@@ -25,18 +25,18 @@ typedef long ptrdiff_t;
 #define NULL 0
 #endif
 
-namespace std {
+namespace std
+{
 template <bool WHICH, class FIRST, class SECOND> struct conditional {
     typedef FIRST type;
 };
 template <class FIRST, class SECOND> struct conditional<false, FIRST, SECOND> {
     typedef SECOND type;
 };
-template <bool WHICH, class FIRST, class SECOND>
-using conditional_t = typename conditional<WHICH, FIRST, SECOND>::type;
+template <bool WHICH, class FIRST, class SECOND> using conditional_t = typename conditional<WHICH, FIRST, SECOND>::type;
 
 template <class FIRST, class SECOND> constexpr bool is_same_v = false;
 template <class TYPE> constexpr bool is_same_v<TYPE, TYPE> = true;
-}
+} // namespace std
 
 #endif

@@ -2,10 +2,13 @@
  * Skipped if there is no NVRTC. */
 #define _GNU_SOURCE 1
 #include <fenv.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
-#include "core/environment.h"
 #include "jit/compile.h"
 #include "support/check.h"
 
@@ -35,7 +38,8 @@ static const char kernel[] =
     "    for (int i = 0; i < OPERANDS; i++) {\n"
     "        vector_pair<TROPE_BF16> x;\n"
     "        x.load(plan.operands[i].src, plan.operands[i].src + 16);\n"
-    "        const trope_pair y = rotate_pair<TROPE_BF16>(TROPE_ROUND_ONCE, {x.of_pair<false>(0, 0), x.of_pair<false>(0, 1)}, t);\n"
+    "        const trope_pair from = {x.of_pair<false>(0, 0), x.of_pair<false>(0, 1)};\n"
+    "        const trope_pair y = rotate_pair<TROPE_BF16>(TROPE_ROUND_ONCE, from, t);\n"
     "        const float pairs[2][2] = {{y.first, y.first}, {y.second, y.second}};\n"
     "        x.set_pairs<2, false>(0, pairs);\n"
     "        x.store(plan.operands[i].dst, plan.operands[i].dst + 16);\n"
@@ -72,17 +76,32 @@ static void check_kernels(const trope_nvrtc *nvrtc)
     trope_cubin older = compile(nvrtc, "#define OPERANDS 2\n", kernel, 80, "");
     CHECK(are_equal(&two, &again) && !are_equal(&two, &three) && !are_equal(&two, &older));
     free(again.code), free(three.code), free(older.code);
+    free(two.code);
+}
 
-    /* The caller's rounding and flushing to zero do not change constants. */
-    fesetround(FE_UPWARD);
+/* The caller's rounding and flushing to zero do not change the constants of a kernel. */
+static void check_environment(const trope_nvrtc *nvrtc)
+{
+    static const char constants[] = "extern \"C\" __global__ void trope_kernel(float *x, double *y)\n"
+                                    "{\n"
+                                    "    x[0] = 0.1f * 0.3f, x[1] = 1e-30f * 1e-12f, x[2] = 1.2345678901f;\n"
+                                    "    x[3] = 1.0f / 3.0f, x[4] = 1e-42f * 2.0f, x[5] = (float)0.1;\n"
+                                    "    y[0] = 0.1 * 0.3, y[1] = 1.0 / 3, y[2] = 2.34567890123456789;\n"
+                                    "    constexpr float z = 0.1f * 0.7f;\n"
+                                    "    x[6] = z;\n"
+                                    "}\n";
+    fenv_t before;
+    CHECK(!fegetenv(&before));
+    trope_cubin nearest = compile(nvrtc, "", constants, 90, "");
+    CHECK(!fesetround(FE_UPWARD));
 #if defined(__SSE2__)
     _mm_setcsr(_mm_getcsr() | 0x8040);
 #endif
-    trope_cubin upward = compile(nvrtc, "#define OPERANDS 2\n", kernel, 90, "");
+    trope_cubin upward = compile(nvrtc, "", constants, 90, "");
     CHECK(fegetround() == FE_UPWARD);
-    trope_set_default_environment();
-    CHECK(are_equal(&two, &upward));
-    free(two.code), free(upward.code);
+    CHECK(!fesetenv(&before));
+    CHECK(are_equal(&nearest, &upward));
+    free(nearest.code), free(upward.code);
 }
 
 static void check_failures(const trope_nvrtc *nvrtc)
@@ -97,6 +116,7 @@ static void check_failures(const trope_nvrtc *nvrtc)
 
 int main(void)
 {
+    const locale_t locale = uselocale((locale_t)0);
     const trope_nvrtc *nvrtc = trope_nvrtc_at(0);
     if (!nvrtc) {
         printf("skipped: %s\n", trope_nvrtc_fault());
@@ -105,7 +125,9 @@ int main(void)
     for (int i = 0; (nvrtc = trope_nvrtc_at(i)); i++) {
         printf("NVRTC %d.%d: %s\n", nvrtc->version / 1000, nvrtc->version % 1000 / 10, nvrtc->path);
         check_kernels(nvrtc);
+        check_environment(nvrtc);
         check_failures(nvrtc);
+        CHECK(uselocale((locale_t)0) == locale); /* NVRTC 12.2 changes it */
     }
     return check_result();
 }

@@ -41,8 +41,8 @@ typedef struct check_counts {
     long *passed, *failed;
 } check_counts;
 
-/* Runs a case in a child with an empty cache folder $TROPE_CACHE (mode 0700) and the fake NVRTC 13.0, and counts its checks.
- * A child that prints to stderr, is killed or hangs fails. */
+/* Runs a case in a child with an empty cache folder $TROPE_CACHE (mode 0700) and the fake NVRTC 13.0, and counts its
+ * checks. A child that prints to stderr, is killed or hangs fails. */
 void run_case(const char *name, void (*body)(void), check_counts of_test);
 #define RUN(body) run_case(#body, body, (check_counts){&check_passed, &check_failed})
 
