@@ -88,7 +88,7 @@ static void check_environment(const trope_nvrtc *nvrtc)
                                     "    x[3] = 1.0f / 3.0f, x[4] = 1e-42f * 2.0f, x[5] = (float)0.1;\n"
                                     "    y[0] = 0.1 * 0.3, y[1] = 1.0 / 3, y[2] = 2.34567890123456789;\n"
                                     "    constexpr float z = 0.1f * 0.7f;\n"
-                                    "    x[6] = z;\n"
+                                    "    x[6] = z, x[7] = sqrtf(2.0f), y[3] = sin(0.5);\n"
                                     "}\n";
     fenv_t before;
     CHECK(!fegetenv(&before));
