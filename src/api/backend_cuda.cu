@@ -7,6 +7,7 @@
 #include "bwd/cuda/kernels.h"
 #include "bwd/cuda/norm_gradient.h"
 #include "core/require.h"
+#include "fwd/cuda/compiled.h"
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/norm.h"
@@ -40,7 +41,9 @@ static void kernel_name(const trope_plan *of, char *name, size_t size)
                                             : trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
                                             : trope_cuda_has_sums(plan)      ? trope_cuda_find_sums(plan)
                                                                              : trope_cuda_find_rotation(plan);
-    snprintf(name, size, "%s", kernel->name);
+    const bool is_rotation = !trope_has_norm(plan) && !trope_has_angle_gradient(plan) && !trope_cuda_has_sums(plan);
+    if (!is_rotation || !trope_cuda_name_compiled(plan, name, size))
+        snprintf(name, size, "%s", kernel->name);
 }
 
 /* A kernel may have several places in a table. */

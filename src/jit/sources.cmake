@@ -17,6 +17,8 @@ set(trope_device_headers
     core/rotate.h
     core/scalar.h
     core/sincos.h
+    fwd/cuda/block.cuh
+    fwd/cuda/call.cuh
     trope/trope.h
     varlen/context_parallel.h
     varlen/cuda/search.cuh

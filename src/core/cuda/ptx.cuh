@@ -140,6 +140,17 @@ __device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uin
                  : "l"(from), "r"((int32_t)is_there));
 }
 
+/* Loads a vector, or half of one. */
+__device__ __forceinline__ void load_16(const char *from, uint32_t *to)
+{
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
+}
+
+__device__ __forceinline__ void load_8(const char *from, uint32_t *to)
+{
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(from));
+}
+
 /* Loads a parameter like ordinary memory. This is faster if each thread of a warp needs a different parameter. (The
  * constant bank, which holds the parameters, serves one address after another, and so takes 32 cycles of the
  * multiprocessor for a warp.) */
@@ -238,6 +249,38 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second)
     uint32_t packed;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
     return packed;
+}
+
+/* ---- arithmetic of two elements ---- */
+
+/* Each result is rounded once. A sum of bf16 is a * 1 + b, and a product of bf16 is a * b + -0, because every device with
+ * bf16 has the fused operation. */
+__device__ __forceinline__ uint32_t multiply_two_f16(uint32_t a, uint32_t b)
+{
+    uint32_t product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
+__device__ __forceinline__ uint32_t add_two_f16(uint32_t a, uint32_t b)
+{
+    uint32_t sum;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+__device__ __forceinline__ uint32_t multiply_two_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t product;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
+__device__ __forceinline__ uint32_t add_two_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t sum;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return sum;
 }
 
 #endif

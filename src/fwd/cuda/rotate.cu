@@ -1,6 +1,7 @@
 /* Chooses the kernel that rotates a call, and launches it. */
 #include "fwd/cuda/rotate.h"
 
+#include "fwd/cuda/compiled.h"
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/plan_blocks.cuh"
 
@@ -89,6 +90,10 @@ const trope_cuda_kernel *trope_cuda_find_rotation(const trope_plan *plan)
 
 trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
 {
+    int has_run = 0;
+    const trope_status status = trope_cuda_rotate_compiled(function, plan, &has_run);
+    if (status || has_run)
+        return status;
     const rotation_choice chosen = choose(*plan);
     return chosen.form.vectors
                ? launch_blocks<narrow_call, rotation_blocks>(function, *plan, chosen.form, chosen.kernel->function)

@@ -25,6 +25,10 @@ struct int2 {
     int x, y;
 };
 
+struct float2 {
+    float x, y;
+};
+
 struct uint2 {
     unsigned x, y;
 };

@@ -90,6 +90,18 @@ static inline void load_16_if(bool is_there, const uint4 *from, uint4 *to)
     *to = *from;
 }
 
+static inline void load_16(const char *from, uint32_t *to)
+{
+    emulated_aligned(from, 16);
+    memcpy(to, from, 16);
+}
+
+static inline void load_8(const char *from, uint32_t *to)
+{
+    emulated_aligned(from, 8);
+    memcpy(to, from, 8);
+}
+
 template <typename T> static inline void settle(T *)
 {
 }
@@ -144,6 +156,30 @@ static inline uint32_t pack_f16(float first, float second)
 static inline uint32_t pack_bf16(float first, float second)
 {
     return (uint32_t)trope_f32_to_bf16(first) | (uint32_t)trope_f32_to_bf16(second) << 16;
+}
+
+static inline uint32_t multiply_two_f16(uint32_t a, uint32_t b)
+{
+    return pack_f16(trope_mul(trope_f16_to_f32((uint16_t)a), trope_f16_to_f32((uint16_t)b)),
+                   trope_mul(trope_f16_to_f32((uint16_t)(a >> 16)), trope_f16_to_f32((uint16_t)(b >> 16))));
+}
+
+static inline uint32_t add_two_f16(uint32_t a, uint32_t b)
+{
+    return pack_f16(trope_add(trope_f16_to_f32((uint16_t)a), trope_f16_to_f32((uint16_t)b)),
+                   trope_add(trope_f16_to_f32((uint16_t)(a >> 16)), trope_f16_to_f32((uint16_t)(b >> 16))));
+}
+
+static inline uint32_t multiply_two_bf16(uint32_t a, uint32_t b)
+{
+    return pack_bf16(trope_mul(trope_bf16_to_f32((uint16_t)a), trope_bf16_to_f32((uint16_t)b)),
+                   trope_mul(trope_bf16_to_f32((uint16_t)(a >> 16)), trope_bf16_to_f32((uint16_t)(b >> 16))));
+}
+
+static inline uint32_t add_two_bf16(uint32_t a, uint32_t b)
+{
+    return pack_bf16(trope_add(trope_bf16_to_f32((uint16_t)a), trope_bf16_to_f32((uint16_t)b)),
+                   trope_add(trope_bf16_to_f32((uint16_t)(a >> 16)), trope_bf16_to_f32((uint16_t)(b >> 16))));
 }
 
 #endif
