@@ -4,6 +4,9 @@
 #include "api/backend.h"
 #include "core/threads.h"
 #include "fwd/cpu/tokens.h"
+#ifdef TROPE_CUDA
+#include "jit/jit.h"
+#endif
 #include "trope/trope.h"
 
 #define STRING_(x) #x
@@ -39,10 +42,11 @@ static void describe_devices(char *text, size_t size)
 static void add_cuda(char *text, size_t size)
 {
 #ifdef TROPE_CUDA
-    char driver[160];
+    char driver[160], compiler[3000];
     const size_t used = strlen(text);
     trope_cuda_describe_driver(driver, sizeof driver);
-    snprintf(text + used, size - used, "cuda code: %s\ncuda driver: %s\n", TROPE_CUDA_CODE, driver);
+    trope_jit_describe(compiler, sizeof compiler);
+    snprintf(text + used, size - used, "cuda code: %s\ncuda driver: %s\n%s", TROPE_CUDA_CODE, driver, compiler);
 #else
     (void)text, (void)size;
 #endif
@@ -50,7 +54,7 @@ static void add_cuda(char *text, size_t size)
 
 const char *trope_info(void)
 {
-    static _Thread_local char text[1024];
+    static _Thread_local char text[4096];
     char devices[512], sets[64] = "";
     for (int32_t isa = TROPE_ISA_NEON; isa >= TROPE_ISA_PORTABLE; isa--) {
         const trope_token_kernels *kernels = trope_find_token_kernels(isa);
