@@ -298,25 +298,33 @@ trope_status trope_jit_prepare(const char *function, const trope_jit_request *re
     return TROPE_OK;
 }
 
+static void describe_compiler(char *text, size_t size)
+{
+    const trope_nvrtc *nvrtc = trope_nvrtc_at(0);
+    if (nvrtc)
+        snprintf(text, size, "NVRTC %d.%d (%s)", nvrtc->version / 1000, nvrtc->version % 1000 / 10, nvrtc->path);
+    else
+        snprintf(text, size, "none (%s)", trope_nvrtc_fault());
+}
+
 void trope_jit_describe(char *text, size_t size)
 {
     static const char *const modes[] = {"", "off", "on", "require", "verify", "the variable TROPE_JIT is not valid"};
     char compiler[600], folders[TROPE_CACHE_FOLDERS][600], failures[600] = "";
-    const trope_jit_mode now = trope_jit_get_mode();
+    const trope_jit_mode wanted = trope_jit_get_mode();
+    if (wanted == TROPE_JIT_OFF) {
+        snprintf(text, size, "jit: off\n");
+        return;
+    }
     pthread_mutex_lock(&jit.mutex);
-    const trope_nvrtc *nvrtc = trope_nvrtc_at(0);
-    if (nvrtc)
-        snprintf(compiler, sizeof compiler, "NVRTC %d.%d (%s)", nvrtc->version / 1000, nvrtc->version % 1000 / 10,
-                 nvrtc->path);
-    else
-        snprintf(compiler, sizeof compiler, "none (%s)", trope_nvrtc_fault());
+    describe_compiler(compiler, sizeof compiler);
     if (jit.failures)
         snprintf(failures, sizeof failures, "jit failures: %lld (the first: %s)\n", (long long)jit.failures,
                  jit.first_failure);
     pthread_mutex_unlock(&jit.mutex);
     for (int i = 0; i < TROPE_CACHE_FOLDERS; i++)
         trope_cache_describe((trope_cache_folder)i, folders[i], sizeof folders[i]);
-    snprintf(text, size, "jit: %s\njit compiler: %s\njit cache: %s\njit cache read: %s\n%s", modes[now], compiler,
+    snprintf(text, size, "jit: %s\njit compiler: %s\njit cache: %s\njit cache read: %s\n%s", modes[wanted], compiler,
              folders[TROPE_CACHE_OWN], folders[TROPE_CACHE_READ_ONLY], failures);
 }
 

@@ -47,7 +47,7 @@ trope_status trope_jit_find(const char *function, const trope_jit_request *reque
 /* Compiles a request for an architecture (90 for sm_90), without a GPU, and writes it to the cache unless it is there. */
 trope_status trope_jit_prepare(const char *function, const trope_jit_request *request, int32_t architecture);
 
-/* Writes lines about the compiler and the cache, for trope_info. */
+/* Writes lines about the compiler and the cache, for trope_info. It opens the compiler. */
 void trope_jit_describe(char *text, size_t size);
 
 /* For tests: how many programs this process has compiled, and how many cubins it has read from files. */

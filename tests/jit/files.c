@@ -161,7 +161,7 @@ static void another_id_is_foreign(void)
     in_child(compiles);
     const trope_cubin_id id = id_of(&key, 90);
     const file_bytes file = load_file(cache_file());
-    other.others[3]++; /* not in the text of the program */
+    other.others[3]++;                  /* not in the text of the program */
     char *program = strdup(id.program); /* of the same length */
     CHECK(program);
     program[0]++;

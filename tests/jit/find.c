@@ -164,6 +164,36 @@ static void named_compiler_is_the_only_one(void)
     EXPECT_COUNTS(2, 0);
 }
 
+/* Copies a fake library to a path below the folder of the case. */
+static void copy(const char *name, const char *to)
+{
+    char command[16384];
+    snprintf(command, sizeof command, "mkdir -p \"$(dirname '%s')\" && cp '%s' '%s'", below(to), fake(name), below(to));
+    CHECK(!system(command));
+}
+
+/* The libraries of NVIDIA's wheels, of which torch has loaded the runtime but not the compiler. */
+static void use_wheel(const char *compiler)
+{
+    const jit_key key = make_key(1);
+    unsetenv("TROPE_NVRTC");
+    copy("old", "nvidia/cuda_runtime/lib/libcudart.so.12"); /* any library */
+    copy("other", compiler);
+    CHECK(dlopen(below("nvidia/cuda_runtime/lib/libcudart.so.12"), RTLD_LAZY | RTLD_LOCAL));
+    EXPECT_KERNEL(&key, 0, 12030);
+    EXPECT_COUNTS(1, 0);
+}
+
+static void compiler_beside_the_runtime_is_found(void)
+{
+    use_wheel("nvidia/cuda_runtime/lib/libnvrtc.so.13");
+}
+
+static void compiler_of_the_next_wheel_is_found(void)
+{
+    use_wheel("nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
+}
+
 /* ---- devices ---- */
 
 static void devices_of_one_architecture_share_kernels(void)
@@ -280,7 +310,7 @@ static void hit_is_cheap(void)
     }
     printf("a hit with a key of %d bytes takes %.0f ns\n", (int)sizeof key, 1e9 * best);
 #if defined(__OPTIMIZE__) && !defined(SANITIZED)
-    CHECK(best < 100e-9);
+    CHECK(best < 200e-9);
 #endif
 }
 
@@ -297,6 +327,8 @@ int main(void)
     RUN(old_compiler_is_refused);
     RUN(compiler_without_a_function_is_refused);
     RUN(loaded_compiler_comes_first);
+    RUN(compiler_beside_the_runtime_is_found);
+    RUN(compiler_of_the_next_wheel_is_found);
     RUN(next_compiler_is_tried_if_the_driver_refuses);
     RUN(refused_file_is_compiled_anew);
     RUN(named_compiler_is_the_only_one);
