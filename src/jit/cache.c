@@ -96,21 +96,28 @@ static void make_folders(char *path)
     (void)mkdir(path, 0700);
 }
 
-static int is_trusted(const struct stat *status, trope_cache_folder folder)
+/* fstat needs glibc 2.33 and statx only 2.28. */
+static int find_status(int opened, struct statx *status)
 {
-    const int is_owner = status->st_uid == geteuid() || (folder == TROPE_CACHE_READ_ONLY && status->st_uid == 0);
-    return is_owner && !(status->st_mode & 022);
+    const unsigned wanted = STATX_TYPE | STATX_MODE | STATX_UID | STATX_SIZE;
+    return !statx(opened, "", AT_EMPTY_PATH, wanted, status) && (status->stx_mask & wanted) == wanted;
+}
+
+static int is_trusted(const struct statx *status, trope_cache_folder folder)
+{
+    const int is_owner = status->stx_uid == geteuid() || (folder == TROPE_CACHE_READ_ONLY && status->stx_uid == 0);
+    return is_owner && !(status->stx_mode & 022);
 }
 
 /* Says why an open folder is not used, or returns NULL. */
 static const char *find_fault(int opened, trope_cache_folder folder)
 {
-    struct stat status;
-    if (fstat(opened, &status))
+    struct statx status;
+    if (!find_status(opened, &status))
         return "its owner is unknown";
-    if (folder == TROPE_CACHE_OWN && status.st_uid != geteuid())
+    if (folder == TROPE_CACHE_OWN && status.stx_uid != geteuid())
         return "it belongs to another user";
-    if (folder == TROPE_CACHE_OWN && (status.st_mode & 077))
+    if (folder == TROPE_CACHE_OWN && (status.stx_mode & 077))
         return "other users have access: its mode must be 0700";
     return is_trusted(&status, folder) ? NULL : "a user other than root and this one may write to it";
 }
@@ -191,11 +198,11 @@ static int read_all(int opened, char *to, size_t bytes)
 
 static int read_cubin(int opened, trope_cache_folder folder, const trope_cubin_id *id, trope_cubin *cubin)
 {
-    struct stat status;
-    if (fstat(opened, &status) || !S_ISREG(status.st_mode) || !is_trusted(&status, folder) || status.st_size <= 0 ||
-        (uint64_t)status.st_size > MOST_FILE_BYTES)
+    struct statx status;
+    if (!find_status(opened, &status) || !S_ISREG(status.stx_mode) || !is_trusted(&status, folder) ||
+        status.stx_size > MOST_FILE_BYTES)
         return 0;
-    const size_t bytes = (size_t)status.st_size;
+    const size_t bytes = (size_t)status.stx_size;
     char *file = malloc(bytes);
     const int is_read = file && read_all(opened, file, bytes) && take_cubin(file, bytes, id, cubin);
     free(file);

@@ -104,6 +104,7 @@ static int read_cubin(trope_cache_folder folder, const trope_cubin_id *id, trope
     if (is_usable(cubin->nvrtc_version))
         return 1;
     free(cubin->code);
+    cubin->code = NULL;
     return 0;
 }
 
@@ -260,25 +261,24 @@ trope_status trope_jit_find(const char *function, const trope_jit_request *reque
 
 /* ---- the other functions ---- */
 
-/* Compiles into the cache. Returns whether the cache has the cubin. */
+/* Compiles into the cache, unless the cubin is there. Returns whether it is there now. */
 static int prepare(const trope_cubin_id *id, char *why, size_t why_size)
 {
-    trope_cubin cubin;
+    trope_cubin cubin = {.code = NULL};
     char folder[512];
+    *why = 0;
     int is_there = read_cubin(TROPE_CACHE_OWN, id, &cubin);
-    snprintf(why, why_size, "%s", "");
-    for (int i = 0; !is_there && compile_with(i, id, &cubin, why, why_size); i++)
-        is_there = cubin.code != NULL;
-    if (!is_there) {
-        if (!*why)
-            snprintf(why, why_size, "%s", trope_nvrtc_fault());
-        return 0;
+    for (int i = 0; !cubin.code && compile_with(i, id, &cubin, why, why_size); i++)
+        continue;
+    if (cubin.code && !is_there) {
+        is_there = trope_cache_write(id, &cubin);
+        trope_cache_describe(TROPE_CACHE_OWN, folder, sizeof folder);
+        snprintf(why, why_size, "the cache cannot be written: %s", folder);
+    } else if (!*why) {
+        snprintf(why, why_size, "%s", trope_nvrtc_fault());
     }
-    const int is_written = trope_cache_write(id, &cubin);
     free(cubin.code);
-    trope_cache_describe(TROPE_CACHE_OWN, folder, sizeof folder);
-    snprintf(why, why_size, "the cache cannot be written: %s", folder);
-    return is_written;
+    return is_there;
 }
 
 trope_status trope_jit_prepare(const char *function, const trope_jit_request *request, int32_t architecture)
