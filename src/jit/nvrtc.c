@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OLDEST_VERSION 12020 /* the first whose cubins a driver of CUDA 12 and 13 loads as libraries */
+#define OLDEST_VERSION 12020 /* the oldest with which tests/jit/compile.c was run */
 
 enum { MOST_CANDIDATES = 48, MOST_COMPILERS = 4 };
 
