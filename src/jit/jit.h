@@ -32,7 +32,6 @@ typedef enum trope_jit_mode {
     TROPE_JIT_OFF = 1, /* 0: all calls use the generic kernel */
     TROPE_JIT_ON,      /* 1, or not set */
     TROPE_JIT_REQUIRE, /* require: a call without a compiled kernel is an error */
-    TROPE_JIT_VERIFY,  /* verify: the caller also runs the generic kernel, and compares */
     TROPE_JIT_INVALID  /* any other value: trope_jit_find refuses it */
 } trope_jit_mode;
 

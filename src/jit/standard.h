@@ -21,6 +21,7 @@ typedef long ptrdiff_t;
 #define INT64_MAX  0x7fffffffffffffffl
 #define INT64_MIN  (-INT64_MAX - 1)
 #define UINT64_MAX 0xfffffffffffffffful
+#define NAN        __int_as_float(0x7fffffff)
 #ifndef NULL
 #define NULL 0
 #endif

@@ -42,14 +42,6 @@ static void off_uses_the_generic_kernel(void)
     CHECK(strstr(description(), "jit: off\n"));
 }
 
-static void verify_is_reported(void)
-{
-    const jit_key key = make_key(1);
-    setenv("TROPE_JIT", "verify", 1);
-    EXPECT_KERNEL(&key, 0, 13000);
-    CHECK(trope_jit_get_mode() == TROPE_JIT_VERIFY);
-}
-
 static void expect_error(const jit_key *key, trope_status expected, const char *text)
 {
     const trope_jit_request request = request_of(key);
@@ -64,7 +56,7 @@ static void another_value_of_the_mode_is_refused(void)
 {
     const jit_key key = make_key(1);
     setenv("TROPE_JIT", "yes", 1);
-    expect_error(&key, TROPE_ERROR_ARGUMENT, "TROPE_JIT (yes) must be 0, 1, require or verify");
+    expect_error(&key, TROPE_ERROR_ARGUMENT, "TROPE_JIT (yes) must be 0, 1 or require");
     expect_error(&key, TROPE_ERROR_ARGUMENT, "TROPE_JIT (yes)");
     EXPECT_COUNTS(0, 0);
 }
@@ -319,7 +311,6 @@ int main(void)
     RUN(finds_each_kernel_once);
     RUN(one_byte_of_a_key_is_another_kernel);
     RUN(off_uses_the_generic_kernel);
-    RUN(verify_is_reported);
     RUN(another_value_of_the_mode_is_refused);
     RUN(require_refuses_with_the_first_error);
     RUN(require_refuses_without_a_compiler);
