@@ -143,7 +143,9 @@ __device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uin
 /* Loads a vector, or half of one. */
 __device__ __forceinline__ void load_16(const char *from, uint32_t *to)
 {
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from));
 }
 
 __device__ __forceinline__ void load_8(const char *from, uint32_t *to)

@@ -104,9 +104,8 @@ template <class CALL> struct call_item {
         const auto number = [&](int i) { return item - first_item(call, i); };
         const uint32_t head = of_operand(call, item, [&](int i) { return number(i) / items_of_head(call, i); });
         in_head = of_operand(call, item, [&](int i) { return number(i) % items_of_head(call, i); });
-        rotates = of_operand(call, item, [&](int i) {
-            return rest_vectors(call, i) == 0 || in_head < window_items(call, i);
-        });
+        rotates =
+            of_operand(call, item, [&](int i) { return rest_vectors(call, i) == 0 || in_head < window_items(call, i); });
         const auto offsets = [&](bool interleaved) {
             item_offsets o;
             o.first = of_operand(call, item, [&](int i) {
@@ -125,9 +124,8 @@ template <class CALL> struct call_item {
             });
             return o;
         };
-        has_second = of_operand(call, item, [&](int i) {
-            return rest_vectors(call, i) % 2 == 0 || in_head + 1 < items_of_head(call, i);
-        });
+        has_second = of_operand(
+            call, item, [&](int i) { return rest_vectors(call, i) % 2 == 0 || in_head + 1 < items_of_head(call, i); });
         from = offsets(call.interleaved_src());
         to = offsets(call.interleaved_dst());
         const auto address = [&](auto tensor, auto head_stride, auto group_stride) {
@@ -142,11 +140,10 @@ template <class CALL> struct call_item {
                    });
         };
         const call_values &values = call.values;
-        src = address([&](int i) { return values.src[i]; },
-                      [&](int i) { return call.src_head(i) == CALL_STRIDE_IS_VALUE ? values.src[i].head : call.src_head(i); },
-                      [&](int i) {
-                          return call.src_group(i) == CALL_STRIDE_IS_VALUE ? values.src[i].group : call.src_group(i);
-                      });
+        src = address(
+            [&](int i) { return values.src[i]; },
+            [&](int i) { return call.src_head(i) == CALL_STRIDE_IS_VALUE ? values.src[i].head : call.src_head(i); },
+            [&](int i) { return call.src_group(i) == CALL_STRIDE_IS_VALUE ? values.src[i].group : call.src_group(i); });
         if (all_in_place(call))
             dst = (char *)src;
         else
@@ -300,8 +297,8 @@ template <class CALL> struct token_position {
         const uint32_t own = token * p.step + p.first + (token < p.second_run ? 0 : p.gap);
         if (call.positions() != CALL_READ)
             return own;
-        return limited(call, call.has_starts() ? trope_add_position(raw.value(call.ids_64()), own)
-                                               : raw.value(call.ids_64()));
+        return limited(call,
+                       call.has_starts() ? trope_add_position(raw.value(call.ids_64()), own) : raw.value(call.ids_64()));
     }
 };
 
@@ -364,9 +361,7 @@ template <class CALL> __device__ __forceinline__ int32_t entry_bytes(const CALL 
 template <class CALL> __device__ __forceinline__ int32_t column_of(const CALL &call, int32_t pair, int which)
 {
     const int32_t part_pairs = call.pairs() / call.parts(), part = call.parts() == 1 ? 0 : pair / part_pairs;
-    return !call.per_element()          ? pair
-           : call.interleaved_columns() ? 2 * pair + which
-                                        : pair + (part + which) * part_pairs;
+    return !call.per_element() ? pair : call.interleaved_columns() ? 2 * pair + which : pair + (part + which) * part_pairs;
 }
 
 /* Returns the address of a row of a table, for the plane of a pair. */
@@ -442,7 +437,8 @@ template <class CALL> struct shared_maker {
         couples[number] = first;
         if (!call.per_element() || call.angles() == TROPE_ANGLES_PHASE)
             return false;
-        const bool differ = entry[0][0] != entry[0][1] || (call.angles() == TROPE_ANGLES_TABLE && entry[1][0] != entry[1][1]);
+        const bool differ =
+            entry[0][0] != entry[0][1] || (call.angles() == TROPE_ANGLES_TABLE && entry[1][0] != entry[1][1]);
         call_couple second = first;
         if (differ)
             second = make_one(call, position, 1);
@@ -563,8 +559,8 @@ __device__ __forceinline__ void rotate_item(const CALL &call, call_item<CALL> *i
 /* Finishes an item of a token that is not rotated, or that does not rotate. */
 template <class CALL> __device__ __forceinline__ void finish_item(const CALL &call, call_item<CALL> *item, int32_t action)
 {
-    const bool fills = action == TROPE_TOKEN_ZERO || action == TROPE_TOKEN_POISON ||
-                       (action == TROPE_TOKEN_INVALID && item->rotates);
+    const bool fills =
+        action == TROPE_TOKEN_ZERO || action == TROPE_TOKEN_POISON || (action == TROPE_TOKEN_INVALID && item->rotates);
     if (fills)
         item->v.fill(action == TROPE_TOKEN_ZERO ? (typename call_item<CALL>::data::element)0
                                                 : from_real<CALL::DTYPE>((float)NAN));
@@ -585,9 +581,10 @@ struct block_layout {
 template <class CALL> __host__ __device__ __forceinline__ block_layout layout_of(const CALL &call)
 {
     const uint32_t tokens = (uint32_t)call.tokens_of_block(),
-                   couples = call.coefficients() == CALL_SHARED
-                                 ? tokens * (uint32_t)call.pairs() * (call.per_element() ? 2 : 1) * (uint32_t)sizeof(call_couple)
-                                 : 0,
+                   couples =
+                       call.coefficients() == CALL_SHARED
+                           ? tokens * (uint32_t)call.pairs() * (call.per_element() ? 2 : 1) * (uint32_t)sizeof(call_couple)
+                           : 0,
                    of_searched = call.positions() == CALL_SEARCHED ? tokens : 0;
     return {couples, couples + of_searched * (uint32_t)sizeof(int64_t),
             couples + of_searched * (uint32_t)(sizeof(int64_t) + sizeof(int32_t))};
@@ -606,9 +603,8 @@ template <class CALL> __host__ __device__ __forceinline__ uint32_t first_maker_o
 template <class CALL> __host__ __device__ __forceinline__ uint32_t made_by_thread(const CALL &call)
 {
     const uint32_t makers = (uint32_t)(call.items_of_block() * call.tokens_of_block()) - first_maker_of(call);
-    return call.coefficients() == CALL_SHARED
-               ? ((uint32_t)(call.tokens_of_block() * call.pairs()) + makers - 1) / makers
-               : 1;
+    return call.coefficients() == CALL_SHARED ? ((uint32_t)(call.tokens_of_block() * call.pairs()) + makers - 1) / makers
+                                              : 1;
 }
 
 /* What the searching warp finds out about a token, and decides after the barrier that makes the position known. */
@@ -635,10 +631,9 @@ __device__ __forceinline__ int32_t decide_action(const CALL &call, const trope_p
                                                  const searched_token &state)
 {
     const bool is_valid = state.is_gap || narrow_check_bounds(&s, state.bounds) == TROPE_BOUNDS_VALID;
-    const int32_t of_padding = trope_action_of_padding(&s),
-                  action = !is_valid          ? TROPE_TOKEN_INVALID
-                           : state.is_padding ? of_padding
-                                              : (int32_t)TROPE_TOKEN_ROTATE;
+    const int32_t of_padding = trope_action_of_padding(&s), action = !is_valid          ? TROPE_TOKEN_INVALID
+                                                                     : state.is_padding ? of_padding
+                                                                                        : (int32_t)TROPE_TOKEN_ROTATE;
     report_bits(call, (state.is_padding && of_padding == TROPE_TOKEN_POISON ? TROPE_STATUS_PADDING : 0) |
                           (state.is_lost && action == TROPE_TOKEN_ROTATE ? TROPE_STATUS_POSITION : 0));
     return action;
@@ -695,8 +690,8 @@ __device__ __forceinline__ void rotate_loaded(const CALL &call, call_item<CALL> 
         const uint32_t nan = is_nan ? 0x7fff7fffu : 0,
                        sign = trope_float_bits(call.values.sine_scale) >> 31 ? 0x80008000u : 0;
         const int w = e / 2, second = call.per_element() ? 1 : 0, first_sine = call.swap_sines() ? second : 0;
-        return {loaded.words[0][0][w] | nan, (loaded.words[1][first_sine][w] ^ sign) | nan, loaded.words[0][second][w] | nan,
-                (loaded.words[1][second - first_sine][w] ^ sign) | nan};
+        return {loaded.words[0][0][w] | nan, (loaded.words[1][first_sine][w] ^ sign) | nan,
+                loaded.words[0][second][w] | nan, (loaded.words[1][second - first_sine][w] ^ sign) | nan};
     };
     rotate_item(call, item, get, get_in_dtype);
 }
@@ -707,7 +702,8 @@ template <class CALL> __device__ __forceinline__ void rotate_block(const CALL &c
     const uint32_t thread = threadIdx.y * (uint32_t)call.items_of_block() + threadIdx.x, in_block = threadIdx.y,
                    threads = (uint32_t)(call.items_of_block() * call.tokens_of_block());
     const bool searches = call.positions() == CALL_SEARCHED, from_tokens = call.positions() == CALL_FROM_TOKENS,
-               shares = call.coefficients() == CALL_SHARED;
+               shares = call.coefficients() == CALL_SHARED,
+               loads_early = from_tokens || call.angles() == TROPE_ANGLES_PHASE; /* angles, with the data */
     const block_layout layout = layout_of(call);
     call_couple *const couples = (call_couple *)shared_memory;
     int64_t *const positions = (int64_t *)(shared_memory + layout.positions);
@@ -739,17 +735,18 @@ template <class CALL> __device__ __forceinline__ void rotate_block(const CALL &c
         own.find(call, tokens, min(in_block, tokens.count - 1));
     }
     await_previous();
-    if (searches) {
+    if (searches)
         round.begin(sequences, thread < SEARCHING_LANES);
-    } else if (shares) {
+    if (shares) {
 #pragma unroll
         for (uint32_t i = 0; i < MADE; i++)
             if (maker[i].number < end) {
-                maker[i].load_position(call);
-                if (from_tokens)
-                    maker[i].load_angle(call, steps, maker[i].at.of(call));
+                if (!searches)
+                    maker[i].load_position(call);
+                if (loads_early)
+                    maker[i].load_angle(call, steps, from_tokens ? maker[i].at.of(call) : 0);
             }
-    } else {
+    } else if (!searches) {
         own.load(call, call.axes() == 1 ? 0 : plane_of_pair(call, pair_of_item(call, item.rotates ? item.in_head : 0, 0)));
         if (from_tokens)
             loaded.load(call, own.batch, own.of(call), item.rotates ? item.in_head : 0);
@@ -762,8 +759,8 @@ template <class CALL> __device__ __forceinline__ void rotate_block(const CALL &c
         if (thread < SEARCHING_LANES)
             search_boundaries(sequences, round, (int32_t)tokens.first, (int32_t)tokens.count, (int32_t)thread,
                               [&](const found_bounds &found) {
-                                  take_position(call, sequences, found, (int32_t)(tokens.first + thread), positions + thread,
-                                                &state);
+                                  take_position(call, sequences, found, (int32_t)(tokens.first + thread),
+                                                positions + thread, &state);
                               });
         __syncthreads();
     }
@@ -775,7 +772,7 @@ template <class CALL> __device__ __forceinline__ void rotate_block(const CALL &c
             if (maker[i].number < end) {
                 position[i] = searches ? position_in(call, positions, maker[i].number / (uint32_t)call.pairs())
                                        : maker[i].at.of(call);
-                if (!from_tokens)
+                if (!loads_early)
                     maker[i].load_angle(call, steps, position[i]);
             }
 #pragma unroll

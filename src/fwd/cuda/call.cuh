@@ -15,37 +15,37 @@
 /* The constants of a call. Strides are in bytes. A stride that is not a constant of the layout (bhsd: of heads) is a
  * value, and its constant is CALL_STRIDE_IS_VALUE. */
 #define TROPE_CALL_CONSTANTS(ONE)                                                                                          \
-    ONE(dtype)               /* TROPE_F32, _F16, _BF16 */                                                                  \
-    ONE(rounding)            /* TROPE_ROUND_... */                                                                         \
-    ONE(operands)            /* the number of operands that the call moves */                                              \
-    ONE(interleaved_src)     /* 1: the pairs of src are interleaved */                                                     \
+    ONE(dtype)           /* TROPE_F32, _F16, _BF16 */                                                                      \
+    ONE(rounding)        /* TROPE_ROUND_... */                                                                             \
+    ONE(operands)        /* the number of operands that the call moves */                                                  \
+    ONE(interleaved_src) /* 1: the pairs of src are interleaved */                                                         \
     ONE(interleaved_dst)                                                                                                   \
     ONE(interleaved_columns)                                                                                               \
-    ONE(swap_sines)          /* 1: the two sines of a pair change places (backward, a column for each element) */          \
-    ONE(unit_scale)          /* 1: mscale is 1 */                                                                          \
-    ONE(pairs)               /* of the widest window */                                                                    \
-    ONE(parts)               /* of the window */                                                                           \
-    ONE(axes)                /* the number of position axes with positions of their own: 1 to 4 */                         \
-    ONE(one_entry)           /* 1: there is one batch entry */                                                             \
+    ONE(swap_sines) /* 1: the two sines of a pair change places (backward, a column for each element) */                   \
+    ONE(unit_scale) /* 1: mscale is 1 */                                                                                   \
+    ONE(pairs)      /* of the widest window */                                                                             \
+    ONE(parts)      /* of the window */                                                                                    \
+    ONE(axes)       /* the number of position axes with positions of their own: 1 to 4 */                                  \
+    ONE(one_entry)  /* 1: there is one batch entry */                                                                      \
     ONE(batch_outermost)                                                                                                   \
-    ONE(positions)           /* call_positions */                                                                          \
-    ONE(ids_64)              /* ids or start positions are int64 */                                                        \
+    ONE(positions) /* call_positions */                                                                                    \
+    ONE(ids_64)    /* ids or start positions are int64 */                                                                  \
     ONE(boundaries_64)                                                                                                     \
     ONE(starts_64)                                                                                                         \
-    ONE(has_starts)          /* packed sequences have start positions */                                                   \
-    ONE(has_unpadded)        /* cu_seqlens_padded is given beside cu_seqlens */                                            \
-    ONE(stream)              /* positions count through the stream */                                                      \
-    ONE(splits)              /* cp_size > 1 */                                                                             \
-    ONE(padding)             /* TROPE_PADDING_... */                                                                       \
-    ONE(angles)              /* trope_angle_source */                                                                      \
+    ONE(has_starts)   /* packed sequences have start positions */                                                          \
+    ONE(has_unpadded) /* cu_seqlens_padded is given beside cu_seqlens */                                                   \
+    ONE(stream)       /* positions count through the stream */                                                             \
+    ONE(splits)       /* cp_size > 1 */                                                                                    \
+    ONE(padding)      /* TROPE_PADDING_... */                                                                              \
+    ONE(angles)       /* trope_angle_source */                                                                             \
     ONE(table_dtype)                                                                                                       \
-    ONE(per_element)         /* a table has two columns for each pair */                                                   \
-    ONE(column)              /* the stride of a table's columns, in elements */                                            \
-    ONE(has_planes)          /* a table has a plane for each axis */                                                       \
-    ONE(out_of_range)        /* TROPE_RANGE_... */                                                                         \
-    ONE(coefficients)        /* call_coefficients */                                                                       \
+    ONE(per_element)  /* a table has two columns for each pair */                                                          \
+    ONE(column)       /* the stride of a table's columns, in elements */                                                   \
+    ONE(has_planes)   /* a table has a plane for each axis */                                                              \
+    ONE(out_of_range) /* TROPE_RANGE_... */                                                                                \
+    ONE(coefficients) /* call_coefficients */                                                                              \
     ONE(tokens_of_block)                                                                                                   \
-    ONE(items_of_block)      /* the number of threads for each token of a block */
+    ONE(items_of_block) /* the number of threads for each token of a block */
 
 /* The constants of an operand. */
 #define TROPE_OPERAND_CONSTANTS(EACH)                                                                                      \
@@ -61,7 +61,7 @@
     EACH(src_group)                                                                                                        \
     EACH(dst_group)
 
-#define CALL_OPERANDS        4 /* a call with more operands is not compiled */
+#define CALL_OPERANDS        4   /* a call with more operands is not compiled */
 #define CALL_PAIRS           128 /* nor one with more pairs */
 #define CALL_STRIDE_IS_VALUE INT32_MIN
 
@@ -103,7 +103,7 @@ struct call_values {
     int64_t tokens; /* of all batch entries */
     trope_divisor inner;
     float cosine_scale, sine_scale;
-    const char *table[2]; /* freqs, or cos and sin */
+    const char *table[2];                       /* freqs, or cos and sin */
     int64_t table_batch, table_row, table_axis; /* strides in bytes */
     int64_t rows;
     call_token_positions from_tokens;

@@ -59,7 +59,7 @@ static char *make_program(const void *key)
           "    static constexpr int DTYPE = %d, ROOM = %d, AXIS_WORDS = %u, MADE = %u;\n"
           "    const call_values &values;\n",
           c.dtype, c.operands, words, made);
-#define ONE(name) p.add_constant(#name, c.name);
+#define ONE(name)  p.add_constant(#name, c.name);
 #define EACH(name) p.add_list("int32_t", #name, c.operands, [&](int i) { return c.operand[i].name; });
     TROPE_CALL_CONSTANTS(ONE)
     TROPE_OPERAND_CONSTANTS(EACH)
@@ -109,7 +109,8 @@ trope_status trope_cuda_rotate_compiled(const char *function, const trope_plan *
 
 int trope_cuda_name_compiled(const trope_plan *plan, char *name, size_t size)
 {
-    static const char *const positions[] = {"from-tokens", "read", "searched"}, *const coefficients[] = {"shared", "loaded"};
+    static const char *const positions[] = {"from-tokens", "read", "searched"}, *const coefficients[] = {"shared",
+                                                                                                         "loaded"};
     planned_call call;
     const void *kernel = NULL;
     if (trope_jit_get_mode() == TROPE_JIT_OFF || !describe_call(*plan, &call) ||

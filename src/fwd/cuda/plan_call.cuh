@@ -19,7 +19,7 @@ struct planned_call {
 #define MOST_CALL_THREADS 512
 #define CALL_THREADS      144 /* a block has no more tokens than fit into this number of threads */
 #define CALL_SLICE        320 /* the number of items of a block if a token has more than MOST_CALL_THREADS */
-#define NEAR_SLICE        80  /* the same if the tokens of a head are neighbours in memory, which a block then takes together */
+#define NEAR_SLICE        80 /* the same if the tokens of a head are neighbours in memory, which a block then takes together */
 #define NEAR_CALL_TOKENS  4
 #define MOST_MADE         4 /* coefficients of a thread */
 
@@ -40,8 +40,8 @@ static inline void set_stride(int64_t stride, int64_t token, int32_t *constant, 
 static inline void plan_call_tensor(const trope_plan &plan, const void *base, const int64_t *stride, call_tensor *tensor,
                                     int32_t *head, int32_t *group)
 {
-    const int64_t bytes = plan.element_size, inner = stride[inner_dim(plan)] * bytes, outer = stride[outer_dim(plan)] * bytes,
-                  token = stride[TROPE_DIM_TOKEN] * bytes;
+    const int64_t bytes = plan.element_size, inner = stride[inner_dim(plan)] * bytes,
+                  outer = stride[outer_dim(plan)] * bytes, token = stride[TROPE_DIM_TOKEN] * bytes;
     tensor->base = (char *)base;
     tensor->inner = inner;
     tensor->outer = outer;
@@ -59,9 +59,9 @@ template <class CALL> static inline bool loads_vectors(const trope_plan &plan, c
     for (int pair = 0; pair < plan.pairs && (call.axes() > 1 || call.has_planes()); pair++)
         one_plane = one_plane && trope_pair_plane(&plan, pair) == trope_pair_plane(&plan, pair - pair % pairs_of_item);
     return a.source == TROPE_ANGLES_TABLE && a.stride.column == 1 && one_plane && !cuts_halves(call) &&
-           !(call.per_element() && call.interleaved_columns()) && (uintptr_t)a.cos % 16 == 0 && (uintptr_t)a.sin % 16 == 0 &&
-           a.stride.row % of_vector == 0 && a.stride.batch % of_vector == 0 && a.stride.axis % of_vector == 0 &&
-           !rearranges_in_place(plan);
+           !(call.per_element() && call.interleaved_columns()) && (uintptr_t)a.cos % 16 == 0 &&
+           (uintptr_t)a.sin % 16 == 0 && a.stride.row % of_vector == 0 && a.stride.batch % of_vector == 0 &&
+           a.stride.axis % of_vector == 0 && !rearranges_in_place(plan);
 }
 
 static inline void describe_positions(const trope_plan &plan, position_kind kind, planned_call *of)
@@ -162,8 +162,8 @@ static inline bool heads_are_far(const trope_plan &plan)
 template <class CALL> static inline bool cut_call(const trope_plan &plan, const CALL &call, planned_call *of)
 {
     call_constants *const c = &of->constants;
-    const uint32_t total = items_of_token(call), of_head = items_of_head(call, 0), multiprocessors =
-                                                                     (uint32_t)std::max(facts_of_device().multiprocessors, 1);
+    const uint32_t total = items_of_token(call), of_head = items_of_head(call, 0),
+                   multiprocessors = (uint32_t)std::max(facts_of_device().multiprocessors, 1);
     const bool near = heads_are_far(plan);
     const uint32_t most = near ? NEAR_SLICE : total <= MOST_CALL_THREADS ? MOST_CALL_THREADS : CALL_SLICE;
     uint32_t slices = (uint32_t)quotient_up(total, most), items = (uint32_t)quotient_up(total, slices);
@@ -198,8 +198,9 @@ template <int DTYPE> static inline bool describe_call_of(const trope_plan &plan,
         if (plan.operands[i].accumulate || plan.operands[i].summed_heads || plan.operands[i].norm.is_given)
             return false;
     }
-    if (moving == 0 || moving > CALL_OPERANDS || rotating == 0 || plan.pairs > CALL_PAIRS || !can_be_vectors(plan) ||
-        kind == POSITIONS_GENERIC || s.tokens >= INT32_MAX / s.cp.size || plan.angles.dtype == TROPE_F64)
+    if (moving == 0 || plan.batch * plan.tokens == 0 || moving > CALL_OPERANDS || rotating == 0 ||
+        plan.pairs > CALL_PAIRS || !can_be_vectors(plan) || kind == POSITIONS_GENERIC ||
+        s.tokens >= INT32_MAX / s.cp.size || plan.angles.dtype == TROPE_F64)
         return false;
     call_constants *const c = &of->constants;
     c->dtype = plan.dtype;
@@ -238,8 +239,8 @@ static inline uint32_t blocks_of_multiprocessor(const call_constants &c)
 {
     const uint32_t threads = (uint32_t)quotient_up(c.items_of_block * c.tokens_of_block, 32) * 32,
                    most = c.coefficients == CALL_LOADED && c.table_dtype == TROPE_F32 ? 1024
-                          : c.positions == CALL_FROM_TOKENS && threads >= 256        ? 1280
-                                                                                     : 2048;
+                          : c.positions == CALL_FROM_TOKENS && threads >= 256         ? 1280
+                                                                                      : 2048;
     return std::max(1u, std::min(most / threads, 32u));
 }
 

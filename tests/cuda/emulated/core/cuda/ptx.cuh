@@ -161,25 +161,25 @@ static inline uint32_t pack_bf16(float first, float second)
 static inline uint32_t multiply_two_f16(uint32_t a, uint32_t b)
 {
     return pack_f16(trope_mul(trope_f16_to_f32((uint16_t)a), trope_f16_to_f32((uint16_t)b)),
-                   trope_mul(trope_f16_to_f32((uint16_t)(a >> 16)), trope_f16_to_f32((uint16_t)(b >> 16))));
+                    trope_mul(trope_f16_to_f32((uint16_t)(a >> 16)), trope_f16_to_f32((uint16_t)(b >> 16))));
 }
 
 static inline uint32_t add_two_f16(uint32_t a, uint32_t b)
 {
     return pack_f16(trope_add(trope_f16_to_f32((uint16_t)a), trope_f16_to_f32((uint16_t)b)),
-                   trope_add(trope_f16_to_f32((uint16_t)(a >> 16)), trope_f16_to_f32((uint16_t)(b >> 16))));
+                    trope_add(trope_f16_to_f32((uint16_t)(a >> 16)), trope_f16_to_f32((uint16_t)(b >> 16))));
 }
 
 static inline uint32_t multiply_two_bf16(uint32_t a, uint32_t b)
 {
     return pack_bf16(trope_mul(trope_bf16_to_f32((uint16_t)a), trope_bf16_to_f32((uint16_t)b)),
-                   trope_mul(trope_bf16_to_f32((uint16_t)(a >> 16)), trope_bf16_to_f32((uint16_t)(b >> 16))));
+                     trope_mul(trope_bf16_to_f32((uint16_t)(a >> 16)), trope_bf16_to_f32((uint16_t)(b >> 16))));
 }
 
 static inline uint32_t add_two_bf16(uint32_t a, uint32_t b)
 {
     return pack_bf16(trope_add(trope_bf16_to_f32((uint16_t)a), trope_bf16_to_f32((uint16_t)b)),
-                   trope_add(trope_bf16_to_f32((uint16_t)(a >> 16)), trope_bf16_to_f32((uint16_t)(b >> 16))));
+                     trope_add(trope_bf16_to_f32((uint16_t)(a >> 16)), trope_bf16_to_f32((uint16_t)(b >> 16))));
 }
 
 #endif
