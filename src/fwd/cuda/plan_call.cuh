@@ -233,14 +233,16 @@ static inline bool describe_call(const trope_plan &plan, planned_call *of)
                                      : false;
 }
 
-/* Returns how many blocks a multiprocessor should hold, which limits the registers of a thread: to 32, or 48 where that is
- * faster, or 64 where a thread loads coefficients in fp32. */
+/* Returns how many blocks a multiprocessor should hold, which limits the registers of a thread: to 32 in most calls, to 40
+ * with rarer options, to 48 where that is faster, and to 64 where a thread loads coefficients in fp32. */
 static inline uint32_t blocks_of_multiprocessor(const call_constants &c)
 {
-    const uint32_t threads = (uint32_t)quotient_up(c.items_of_block * c.tokens_of_block, 32) * 32,
-                   most = c.coefficients == CALL_LOADED && c.table_dtype == TROPE_F32 ? 1024
-                          : c.positions == CALL_FROM_TOKENS && threads >= 256         ? 1280
-                                                                                      : 2048;
+    const uint32_t threads = (uint32_t)quotient_up(c.items_of_block * c.tokens_of_block, 32) * 32;
+    const bool loads_fp32 = c.coefficients == CALL_LOADED && c.table_dtype == TROPE_F32,
+               is_rare = c.has_unpadded || c.splits || c.has_starts || c.axes > 1 || c.parts > 1 ||
+                         (c.per_element && c.coefficients == CALL_SHARED),
+               is_dense = c.positions == CALL_FROM_TOKENS && threads >= 256;
+    const uint32_t most = loads_fp32 ? 1024 : is_dense ? 1280 : is_rare ? 1600 : 2048;
     return std::max(1u, std::min(most / threads, 32u));
 }
 
