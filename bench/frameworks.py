@@ -410,7 +410,7 @@ def measure(case, device, limits):
 # ---- trope's calls inside a layer ----
 
 
-OURS = re.compile(r"(?:void )?((rotate|norm|token_gradient|sum_heads|add_weights)(_\w+)?_kernel)[<(]")
+OURS = re.compile(r"(?:void )?((?:(?:rotate|norm|token_gradient|sum_heads|add_weights)(?:_\w+)?|trope)_kernel)(?:[<(]|$)")
 PROFILED = 5  # calls; a time is their median
 
 
