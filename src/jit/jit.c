@@ -65,10 +65,10 @@ static void forget(void)
 
 static void read_mode(void)
 {
-    static const char *const values[] = {"0", "1", "require"};
+    static const char *const values[] = {"0", "1", "require", "all"};
     const char *value = secure_getenv("TROPE_JIT");
     int found = value && *value ? TROPE_JIT_INVALID : TROPE_JIT_ON;
-    for (int i = 0; value && i < 3; i++)
+    for (int i = 0; value && i < 4; i++)
         if (!strcmp(value, values[i]))
             found = TROPE_JIT_OFF + i;
     snprintf(mode_text, sizeof mode_text, "%s", value ? value : "");
@@ -245,7 +245,7 @@ static const trope_jit_kernel *find(const trope_jit_request *request, int device
 
 #define REQUIRE_VALID_MODE()                                                                                               \
     REQUIRE(trope_jit_get_mode() != TROPE_JIT_INVALID, TROPE_ERROR_ARGUMENT,                                               \
-            "the variable TROPE_JIT (%s) must be 0, 1 or require", mode_text)
+            "the variable TROPE_JIT (%s) must be 0, 1, require or all", mode_text)
 
 trope_status trope_jit_find(const char *function, const trope_jit_request *request, int device,
                             const trope_jit_kernel **kernel)
@@ -254,7 +254,7 @@ trope_status trope_jit_find(const char *function, const trope_jit_request *reque
     REQUIRE_VALID_MODE();
     const trope_jit_mode wanted = trope_jit_get_mode();
     *kernel = wanted == TROPE_JIT_OFF ? &off : find(request, device);
-    REQUIRE(wanted != TROPE_JIT_REQUIRE || (*kernel)->function, TROPE_ERROR_UNSUPPORTED,
+    REQUIRE(wanted < TROPE_JIT_REQUIRE || (*kernel)->function, TROPE_ERROR_UNSUPPORTED,
             "the variable TROPE_JIT requires a kernel compiled for the call: %s", (*kernel)->why);
     return TROPE_OK;
 }
@@ -309,7 +309,7 @@ static void describe_compiler(char *text, size_t size)
 
 void trope_jit_describe(char *text, size_t size)
 {
-    static const char *const modes[] = {"", "off", "on", "require", "the variable TROPE_JIT is not valid"};
+    static const char *const modes[] = {"", "off", "on", "require", "all", "the variable TROPE_JIT is not valid"};
     char compiler[600], folders[TROPE_CACHE_FOLDERS][600], failures[600] = "";
     const trope_jit_mode wanted = trope_jit_get_mode();
     if (wanted == TROPE_JIT_OFF) {

@@ -31,7 +31,8 @@ typedef struct trope_jit_kernel {
 typedef enum trope_jit_mode {
     TROPE_JIT_OFF = 1, /* 0: all calls use the generic kernel */
     TROPE_JIT_ON,      /* 1, or not set */
-    TROPE_JIT_REQUIRE, /* require: a call without a compiled kernel is an error */
+    TROPE_JIT_REQUIRE, /* require: a call whose kernel cannot be compiled is an error */
+    TROPE_JIT_ALL,     /* all: as with require, also for calls for which kernels made ahead of time are faster */
     TROPE_JIT_INVALID  /* any other value: trope_jit_find refuses it */
 } trope_jit_mode;
 

@@ -56,7 +56,7 @@ static void another_value_of_the_mode_is_refused(void)
 {
     const jit_key key = make_key(1);
     setenv("TROPE_JIT", "yes", 1);
-    expect_error(&key, TROPE_ERROR_ARGUMENT, "TROPE_JIT (yes) must be 0, 1 or require");
+    expect_error(&key, TROPE_ERROR_ARGUMENT, "TROPE_JIT (yes) must be 0, 1, require or all");
     expect_error(&key, TROPE_ERROR_ARGUMENT, "TROPE_JIT (yes)");
     EXPECT_COUNTS(0, 0);
 }

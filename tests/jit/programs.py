@@ -20,7 +20,7 @@ import machine_code
 LEAST_PROGRAMS = 25
 MOST_REGISTERS = 64  # 48 in blocks of 64 threads and more
 MOST_INSTRUCTIONS = 1500
-MOST_STACK = 24  # bytes of a thread that do not fit into registers
+MOST_STACK = 64  # bytes of a thread that do not fit into registers
 
 
 def draw_programs(parity, folder):

@@ -78,6 +78,12 @@ static char *make_program(const void *key)
 
 /* ---- the launch ---- */
 
+static bool describe(const trope_plan &plan, planned_call *call)
+{
+    const trope_jit_mode mode = trope_jit_get_mode();
+    return mode != TROPE_JIT_OFF && describe_call(plan, mode == TROPE_JIT_ALL, call);
+}
+
 static trope_status find_kernel(const char *function, const planned_call &call, const void **kernel)
 {
     const trope_jit_request request = {&call.constants, sizeof call.constants, "trope_kernel", make_program};
@@ -95,7 +101,7 @@ trope_status trope_cuda_rotate_compiled(const char *function, const trope_plan *
     planned_call call;
     const void *kernel = NULL;
     *has_run = 0;
-    if (trope_jit_get_mode() == TROPE_JIT_OFF || !describe_call(*plan, &call))
+    if (!describe(*plan, &call))
         return TROPE_OK;
     const trope_status status = find_kernel(function, call, &kernel);
     if (status || !kernel)
@@ -113,8 +119,7 @@ int trope_cuda_name_compiled(const trope_plan *plan, char *name, size_t size)
                                                                                                          "loaded"};
     planned_call call;
     const void *kernel = NULL;
-    if (trope_jit_get_mode() == TROPE_JIT_OFF || !describe_call(*plan, &call) ||
-        find_kernel("trope_kernel_name", call, &kernel) || !kernel)
+    if (!describe(*plan, &call) || find_kernel("trope_kernel_name", call, &kernel) || !kernel)
         return 0;
     const call_constants &c = call.constants;
     snprintf(name, size, "cuda-%s-compiled-%s-%s-%s",

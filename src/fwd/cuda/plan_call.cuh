@@ -185,8 +185,20 @@ template <class CALL> static inline bool cut_call(const trope_plan &plan, const 
            of->shared_memory_bytes <= UNASKED_SHARED_MEMORY && !(slices > 1 && rearranges_in_place(plan));
 }
 
+#define LITTLE_BYTES 12e6
+
+/* Returns whether the kernels that are made ahead of time are faster, as measured on an H200: with packed sequences and
+ * phase steps, and in calls that move little, except with positions from tokens and phase steps. */
+template <class CALL> static inline bool library_is_faster(const CALL &call)
+{
+    const double moved = (double)call.values.tokens * items_of_token(call) * 64; /* an item is 32 bytes, read and written */
+    return call.angles() == TROPE_ANGLES_PHASE
+               ? call.positions() == CALL_SEARCHED || (call.positions() == CALL_READ && moved < LITTLE_BYTES)
+               : moved < LITTLE_BYTES;
+}
+
 /* Describes a rotation. Returns false if only the kernels that are made ahead of time can run it. */
-template <int DTYPE> static inline bool describe_call_of(const trope_plan &plan, planned_call *of)
+template <int DTYPE> static inline bool describe_call_of(const trope_plan &plan, bool all, planned_call *of)
 {
     const position_kind kind = kind_of_positions(plan);
     const trope_position_source &s = plan.position_source;
@@ -222,28 +234,26 @@ template <int DTYPE> static inline bool describe_call_of(const trope_plan &plan,
         memcpy(c->axis_bits, plan.axis_bits, sizeof c->axis_bits);
     const generic_call<DTYPE> call = {of->values, *c};
     c->coefficients = loads_vectors(plan, call) ? CALL_LOADED : CALL_SHARED;
-    return cut_call(plan, call, of);
+    return (all || !library_is_faster(call)) && cut_call(plan, call, of);
 }
 
-static inline bool describe_call(const trope_plan &plan, planned_call *of)
+/* `all`: also if the kernels that are made ahead of time are faster, as in f32. */
+static inline bool describe_call(const trope_plan &plan, bool all, planned_call *of)
 {
-    return plan.dtype == TROPE_BF16  ? describe_call_of<TROPE_BF16>(plan, of)
-           : plan.dtype == TROPE_F16 ? describe_call_of<TROPE_F16>(plan, of)
-           : plan.dtype == TROPE_F32 ? describe_call_of<TROPE_F32>(plan, of)
+    return plan.dtype == TROPE_BF16  ? describe_call_of<TROPE_BF16>(plan, all, of)
+           : plan.dtype == TROPE_F16 ? describe_call_of<TROPE_F16>(plan, all, of)
+           : plan.dtype == TROPE_F32 ? all && describe_call_of<TROPE_F32>(plan, all, of)
                                      : false;
 }
 
-/* Returns how many blocks a multiprocessor should hold, which limits the registers of a thread: to 32 in most calls, to 40
- * with rarer options, to 48 where that is faster, and to 64 where a thread loads coefficients in fp32. */
+/* Returns how many blocks a multiprocessor should hold, which limits the registers of a thread: to 32 in most calls, to 48
+ * where that is faster, and to 64 where a thread loads coefficients in fp32. */
 static inline uint32_t blocks_of_multiprocessor(const call_constants &c)
 {
     const uint32_t threads = (uint32_t)quotient_up(c.items_of_block * c.tokens_of_block, 32) * 32;
     const bool loads_fp32 = c.coefficients == CALL_LOADED && c.table_dtype == TROPE_F32,
-               is_rare = c.has_unpadded || c.splits || c.has_starts || c.axes > 1 || c.parts > 1 ||
-                         (c.per_element && c.coefficients == CALL_SHARED),
                is_dense = c.positions == CALL_FROM_TOKENS && threads >= 256;
-    const uint32_t most = loads_fp32 ? 1024 : is_dense ? 1280 : is_rare ? 1600 : 2048;
-    return std::max(1u, std::min(most / threads, 32u));
+    return std::max(1u, std::min((loads_fp32 ? 1024 : is_dense ? 1280 : 2048) / threads, 32u));
 }
 
 #endif

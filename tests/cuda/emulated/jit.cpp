@@ -17,7 +17,7 @@ static void rotate_call(const call_values &values, const call_steps<CALL_PAIRS> 
 trope_jit_mode trope_jit_get_mode(void)
 {
     const char *const mode = getenv("TROPE_JIT");
-    return mode && !strcmp(mode, "0") ? TROPE_JIT_OFF : TROPE_JIT_ON;
+    return mode && !strcmp(mode, "0") ? TROPE_JIT_OFF : TROPE_JIT_ALL;
 }
 
 /* Writes the program of a request to a file whose name depends on its text. */
