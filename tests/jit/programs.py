@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 """The programs of rotations compile, and their machine code is small. Needs no GPU.
 
-    programs.py EMULATED_PARITY JIT_PROGRAMS
+    programs.py FOLDER JIT_PROGRAMS
 
-EMULATED_PARITY draws calls by a seed and writes the program of each kind of calls. JIT_PROGRAMS compiles them with NVRTC for
-compute capability 9.0. Exits with status 77 (skipped) without NVRTC; without NVIDIA's cuobjdump, only compilation is tested.
+The test emulated_parity has drawn calls by a seed and written the program of each kind of calls to FOLDER. JIT_PROGRAMS
+compiles them with NVRTC for compute capability 9.0. Then they are removed. Exits with status 77 (skipped) without NVRTC;
+without NVIDIA's cuobjdump, only compilation is tested.
 """
 
-import os
 import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cuda"))
 import machine_code
@@ -21,20 +20,6 @@ LEAST_PROGRAMS = 25
 MOST_REGISTERS = 64  # 48 in blocks of 64 threads and more
 MOST_INSTRUCTIONS = 1500
 MOST_STACK = 64  # bytes of a thread that do not fit into registers
-
-
-def draw_programs(parity, folder):
-    """Writes programs of random calls to the folder until there are enough."""
-    for seed in (5001, 6001, 7001):
-        subprocess.run(
-            [parity, "--seed", str(seed), "--count", "100"],
-            env=dict(os.environ, TROPE_EMULATED_PROGRAMS=str(folder), TROPE_EMULATED_DEVICE="9 132"),
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-        if len(list(folder.glob("*.cu"))) >= LEAST_PROGRAMS:
-            return
-    sys.exit(f"FAILED: only {len(list(folder.glob('*.cu')))} programs were drawn")
 
 
 def find_faults(tools, cubin):
@@ -54,21 +39,30 @@ def find_faults(tools, cubin):
 
 
 def main():
-    parity, compiler = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch)
-        draw_programs(parity, folder)
-        done = subprocess.run([compiler, scratch], text=True, stdout=subprocess.PIPE)
-        print(done.stdout, end="")
-        if done.returncode:
-            return done.returncode
-        tools, failed = machine_code.find_tools(), 0
-        for cubin in sorted(folder.glob("*.cubin")) if tools else ():
-            for fault in find_faults(tools, cubin):
-                print(f"FAILED: {cubin.name} has {fault}:\n{cubin.with_suffix('.cu').read_text()}")
-                failed += 1
-        print(f"{len(list(folder.glob('*.cubin')))} cubins, {failed} faults" + ("" if tools else "; no cuobjdump"))
-        return int(failed > 0)
+    folder, compiler = pathlib.Path(sys.argv[1]), sys.argv[2]
+    try:
+        return check_programs(folder, compiler)
+    finally:
+        for path in [*folder.glob("*.cu"), *folder.glob("*.cubin")]:
+            path.unlink()
+
+
+def check_programs(folder, compiler):
+    count = len(list(folder.glob("*.cu")))
+    if count < LEAST_PROGRAMS:
+        print(f"FAILED: only {count} programs were drawn")
+        return 1
+    done = subprocess.run([compiler, str(folder)], text=True, stdout=subprocess.PIPE)
+    print(done.stdout, end="")
+    if done.returncode:
+        return done.returncode
+    tools, failed = machine_code.find_tools(), 0
+    for cubin in sorted(folder.glob("*.cubin")) if tools else ():
+        for fault in find_faults(tools, cubin):
+            print(f"FAILED: {cubin.name} has {fault}:\n{cubin.with_suffix('.cu').read_text()}")
+            failed += 1
+    print(f"{count} cubins, {failed} faults" + ("" if tools else "; no cuobjdump"))
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
