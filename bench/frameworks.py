@@ -1,6 +1,6 @@
 """Times the RoPE calls of training frameworks on one GPU, first unpatched and then with trope in their place.
 
-    PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h100.json
+    PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h200.json
     PYTHONPATH=python python3 bench/frameworks.py --only layers
     PYTHONPATH=python python3 bench/frameworks.py --only layers --device cpu
 

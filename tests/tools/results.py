@@ -36,7 +36,7 @@ def order_of_work():
 
 def main():
     page = (ROOT / "docs" / "performance.md").read_text()
-    for name in ("h100", "norms-h200", "compare-h100", "frameworks-h100"):
+    for name in ("h100", "norms-h200", "compare-h100", "frameworks-h200"):
         check(tables("--summary", RESULTS / (name + ".json")) in page, "the page has the summary of", name)
     for name in ("h100", "norms-h200"):
         path = RESULTS / (name + ".json")
