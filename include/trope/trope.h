@@ -48,7 +48,7 @@
 #include <stdint.h>
 
 #define TROPE_VERSION_MAJOR 0
-#define TROPE_VERSION_MINOR 3
+#define TROPE_VERSION_MINOR 4
 #define TROPE_VERSION_PATCH 0
 
 #if defined(TROPE_STATIC)
