@@ -91,12 +91,12 @@ template <class CALL> struct call_item {
     typedef vector_pair<CALL::DTYPE> data;
     uint32_t in_head;
     bool is_there, rotates, has_second;
-    item_offsets from, to, kept; /* kept: of elements that keep their places in a head */
+    item_offsets from, to; /* in a head of src, and of dst */
     const char *src;
     char *dst;
     data v;
 
-    /* Finds the addresses of an item's head. `token` is a number, `outer` and `inner` are its two dimensions. */
+    /* Finds the addresses of number `item` of a token, whose two dimensions are `outer` and `inner`. */
     __device__ __forceinline__ void find(const CALL &call, uint32_t item, uint32_t outer, uint32_t inner, bool exists)
     {
         const uint32_t total = first_item(call, call.operands());
@@ -135,8 +135,8 @@ template <class CALL> struct call_item {
                 at += (int64_t)outer * of_operand(call, item, [&](int i) { return tensor(i).outer; });
             return at + of_operand(call, item, [&](int i) {
                        const uint32_t group = call.groups(i) == 1 ? 0 : head / (uint32_t)call.heads_per_group(i);
-                       return (int64_t)((int32_t)(head - group * (uint32_t)call.heads_per_group(i)) * head_stride(i)) +
-                              (int32_t)group * group_stride(i);
+                       const int64_t in_group = (int32_t)(head - group * (uint32_t)call.heads_per_group(i));
+                       return in_group * head_stride(i) + (int64_t)(int32_t)group * group_stride(i);
                    });
         };
         const call_values &values = call.values;
@@ -189,10 +189,8 @@ template <class CALL> __device__ __forceinline__ uint32_t pair_of_item(const CAL
     return in_head * VECTOR<CALL> + e;
 }
 
-/* The coefficients of a token in shared memory: two neighbouring pairs of an item together, then the same two of the next
- * item, because the next thread reads these at the same time. */
-
-/* The pair at a place in this order. */
+/* The pair at a place of a token's coefficients in shared memory: two neighbouring pairs of an item together, then the same
+ * two of the next item, because the next thread reads these at the same time. */
 template <class CALL> __device__ __forceinline__ uint32_t pair_at_place(const CALL &call, uint32_t place)
 {
     const uint32_t items = (uint32_t)call.pairs() / VECTOR<CALL>, two = place / 2;
