@@ -2,9 +2,9 @@
  *
  * One call rotates up to 16 tensors ("operands": Q, K, or slices of a packed QKV buffer) and copies
  * the elements that are not rotated. It can also compute the RMS norms of the operands. The library
- * computes no attention, allocates nothing, and never prints. Between calls it keeps sleeping
- * threads and the last error of each thread, but no state that affects a result. This file is the
- * reference. docs/semantics.md explains it with pictures.
+ * computes no attention, allocates nothing (except to compile a CUDA kernel), and never prints.
+ * Between calls it keeps sleeping threads, kernels and the last error of each thread, but no state
+ * that affects a result. This file is the reference. docs/semantics.md explains it with pictures.
  *
  * M rotates one pair of elements. M' is its transpose:
  *
@@ -575,9 +575,9 @@ TROPE_API const char *trope_last_error(void);
 TROPE_API const char *trope_last_error_argument(void);
 
 /* trope_version returns "MAJOR.MINOR.PATCH", a static string. trope_info returns lines of the form
- * "name: value" about this build and machine: version, backends, instruction sets, threads and
- * devices; with CUDA also the architectures of its code, and the driver's CUDA version, or why
- * there is no device. Its string is valid until the next call of trope_info on this thread. */
+ * "name: value" about this build and machine: version, backends, instruction sets, threads, devices;
+ * with CUDA also the architectures of its code, the driver's version or why there is no device, and
+ * the compiler of kernels. Its string is valid until the next call of trope_info on this thread. */
 TROPE_API const char *trope_version(void);
 TROPE_API const char *trope_info(void);
 

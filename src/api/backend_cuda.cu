@@ -12,6 +12,7 @@
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/norm.h"
 #include "fwd/cuda/rotate.h"
+#include "jit/jit.h"
 #include "varlen/cuda/search.cuh"
 
 /* Whether a plan is a backward call with a norm. */
@@ -165,6 +166,9 @@ void trope_cuda_describe(char *text, size_t size)
 
 static trope_status check(const char *function, const trope_plan *plan)
 {
+    const trope_status status = trope_jit_check(function);
+    if (status)
+        return status;
     if (trope_cuda_device_count() == 0) {
         char driver[160];
         trope_cuda_describe_driver(driver, sizeof driver);

@@ -85,14 +85,16 @@ static int find_path(trope_cache_folder folder, char *text, size_t size)
     return 0;
 }
 
-/* Makes a folder and those above it. If that fails, it cannot be opened afterwards. */
+/* Makes a folder, and the one above it if this belongs to the user's own folder, as ~/.cache does. Others above it must
+ * exist: a folder that users share must not get the mode 0700. If that fails, it cannot be opened afterwards. */
 static void make_folders(char *path)
 {
-    for (char *slash = path; (slash = strchr(slash + 1, '/'));) {
-        *slash = 0;
+    const char *home = variable("HOME");
+    char *last = strrchr(path, '/');
+    *last = 0;
+    if (home && !strncmp(path, home, strlen(home)) && path[strlen(home)] == '/')
         (void)mkdir(path, 0700);
-        *slash = '/';
-    }
+    *last = '/';
     (void)mkdir(path, 0700);
 }
 

@@ -10,12 +10,12 @@
 #include "jit/hash.h"
 #include "jit/sources.h"
 
-/* The options that nvcc gets for the kernels that are made ahead of time (CMakeLists.txt), and two more. The headers also
+/* The options that nvcc gets for the kernels that are made ahead of time (CMakeLists.txt), and three more. The headers also
  * declare functions for the host, which NVRTC refuses unless functions without a qualifier are for the device. (nvcc still
- * checks the qualifiers.) With TROPE_STATIC, the public header has no attributes for symbols. The first option is the
- * architecture. */
-static const char *const options[] = {NULL, "--std=c++17", "--fmad=false", "--device-as-default-execution-space",
-                                      "-DTROPE_STATIC"};
+ * checks the qualifiers.) With TROPE_STATIC, the public header has no attributes for symbols. No file of the current folder may replace
+ * a header. The first option is the architecture. */
+static const char *const options[] = {
+    NULL, "--std=c++17", "--fmad=false", "--device-as-default-execution-space", "-DTROPE_STATIC", "--no-source-include"};
 enum { OPTIONS = sizeof options / sizeof options[0], MOST_SOURCES = 64 };
 
 uint64_t trope_hash_of_sources(void)

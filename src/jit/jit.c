@@ -39,7 +39,8 @@ static struct {
     char first_failure[512];
 } jit = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* The versions of NVRTC whose cubins have passed the tests on a GPU. */
+/* The versions of NVRTC whose cubins have passed the tests on a GPU. Others are used if the user asks for them, by
+ * TROPE_NVRTC or by a mode that requires compiled kernels. */
 static int is_tested(int32_t nvrtc_version)
 {
     static const int32_t versions[] = {13000};
@@ -87,6 +88,11 @@ trope_jit_mode trope_jit_get_mode(void)
 
 /* ---- making a kernel; the caller holds the mutex ---- */
 
+static int is_wanted(int32_t nvrtc_version)
+{
+    return is_tested(nvrtc_version) || trope_nvrtc_is_named() || trope_jit_get_mode() >= TROPE_JIT_REQUIRE;
+}
+
 /* The version of a file must be the compiler's. A tested version needs no look at the compiler, whose opening takes longer
  * than everything else and reads 100 MB from a disk, and which may be absent. */
 static int is_usable(int32_t nvrtc_version)
@@ -94,7 +100,7 @@ static int is_usable(int32_t nvrtc_version)
     if (is_tested(nvrtc_version) && !trope_nvrtc_is_named())
         return 1;
     const trope_nvrtc *nvrtc = trope_nvrtc_at(0);
-    return nvrtc && nvrtc->version == nvrtc_version;
+    return nvrtc && nvrtc->version == nvrtc_version && is_wanted(nvrtc_version);
 }
 
 static int read_cubin(trope_cache_folder folder, const trope_cubin_id *id, trope_cubin *cubin)
@@ -137,8 +143,13 @@ static int compile_with(int i, const trope_cubin_id *id, trope_cubin *cubin, cha
     cubin->code = NULL;
     if (!nvrtc)
         return 0;
-    atomic_fetch_add(&jit.compiled, 1);
-    (void)trope_compile(nvrtc, id->program, id->architecture, cubin, why, why_size);
+    if (is_wanted(nvrtc->version)) {
+        atomic_fetch_add(&jit.compiled, 1);
+        (void)trope_compile(nvrtc, id->program, id->architecture, cubin, why, why_size);
+    } else {
+        snprintf(why, why_size, "NVRTC %d.%d has not been tested with trope; TROPE_NVRTC=%.400s uses it",
+                 nvrtc->version / 1000, nvrtc->version % 1000 / 10, nvrtc->path);
+    }
     return 1;
 }
 
@@ -245,7 +256,13 @@ static const trope_jit_kernel *find(const trope_jit_request *request, int device
 
 #define REQUIRE_VALID_MODE()                                                                                               \
     REQUIRE(trope_jit_get_mode() != TROPE_JIT_INVALID, TROPE_ERROR_ARGUMENT,                                               \
-            "the variable TROPE_JIT (%s) must be 0, 1, require or all", mode_text)
+            "TROPE_JIT (%s) must be 0, 1, require or all", mode_text)
+
+trope_status trope_jit_check(const char *function)
+{
+    REQUIRE_VALID_MODE();
+    return TROPE_OK;
+}
 
 trope_status trope_jit_find(const char *function, const trope_jit_request *request, int device,
                             const trope_jit_kernel **kernel)
@@ -255,7 +272,7 @@ trope_status trope_jit_find(const char *function, const trope_jit_request *reque
     const trope_jit_mode wanted = trope_jit_get_mode();
     *kernel = wanted == TROPE_JIT_OFF ? &off : find(request, device);
     REQUIRE(wanted < TROPE_JIT_REQUIRE || (*kernel)->function, TROPE_ERROR_UNSUPPORTED,
-            "the variable TROPE_JIT requires a kernel compiled for the call: %s", (*kernel)->why);
+            "TROPE_JIT requires a kernel compiled for the call: %s", (*kernel)->why);
     return TROPE_OK;
 }
 
@@ -294,14 +311,17 @@ trope_status trope_jit_prepare(const char *function, const trope_jit_request *re
         pthread_mutex_unlock(&jit.mutex);
     }
     free(program);
-    REQUIRE(is_prepared, TROPE_ERROR_UNSUPPORTED, "the kernel cannot be compiled for sm_%d: %s", (int)architecture, why);
+    REQUIRE(is_prepared, TROPE_ERROR_UNSUPPORTED, "No kernel can be compiled for sm_%d: %s", (int)architecture, why);
     return TROPE_OK;
 }
 
+/* Opens no compiler: PyTorch or JAX may load another one later, and opening it takes time. */
 static void describe_compiler(char *text, size_t size)
 {
-    const trope_nvrtc *nvrtc = trope_nvrtc_at(0);
-    if (nvrtc)
+    const trope_nvrtc *nvrtc = trope_nvrtc_opened();
+    if (!nvrtc && !*trope_nvrtc_fault())
+        snprintf(text, size, "not opened yet");
+    else if (nvrtc)
         snprintf(text, size, "NVRTC %d.%d (%s)", nvrtc->version / 1000, nvrtc->version % 1000 / 10, nvrtc->path);
     else
         snprintf(text, size, "none (%s)", trope_nvrtc_fault());
@@ -309,7 +329,7 @@ static void describe_compiler(char *text, size_t size)
 
 void trope_jit_describe(char *text, size_t size)
 {
-    static const char *const modes[] = {"", "off", "on", "require", "all", "the variable TROPE_JIT is not valid"};
+    static const char *const modes[] = {"", "off", "on", "require", "all", "TROPE_JIT is not valid"};
     char compiler[600], folders[TROPE_CACHE_FOLDERS][600], failures[600] = "";
     const trope_jit_mode wanted = trope_jit_get_mode();
     if (wanted == TROPE_JIT_OFF) {

@@ -38,8 +38,11 @@ typedef enum trope_jit_mode {
 
 trope_jit_mode trope_jit_get_mode(void);
 
-/* Finds the kernel of a request for a device. *kernel stays valid. The first call may compile, which takes up to a second.
- * Later calls take less than 100 ns and no lock. Any thread may call this, also during stream capture. `function` is the
+/* Refuses a call if TROPE_JIT is not valid. */
+trope_status trope_jit_check(const char *function);
+
+/* Finds the kernel of a request for a device. *kernel stays valid. The first call may compile, which takes up to a second
+ * with each compiler that is tried. Later calls take about 50 ns and no lock. Any thread may call this, also during stream capture. `function` is the
  * name of the public function, for the message of an error. */
 trope_status trope_jit_find(const char *function, const trope_jit_request *request, int device,
                             const trope_jit_kernel **kernel);

@@ -14,7 +14,7 @@ enum { MOST_CANDIDATES = 48, MOST_COMPILERS = 4 };
 
 /* The paths that may lead to a compiler, and the compilers opened so far. */
 static struct {
-    int is_listed, candidates, tried, compilers;
+    int candidates, tried, compilers;
     char *candidate[MOST_CANDIDATES];
     trope_nvrtc compiler[MOST_COMPILERS];
     char fault[512];
@@ -90,7 +90,6 @@ int trope_nvrtc_is_named(void)
 
 static void list_candidates(void)
 {
-    nvrtc.is_listed = 1;
     if (trope_nvrtc_is_named()) {
         add_candidate("%s", secure_getenv("TROPE_NVRTC"));
         return;
@@ -172,10 +171,19 @@ static int open_candidate(const char *path)
     return 0;
 }
 
+const trope_nvrtc *trope_nvrtc_opened(void)
+{
+    return nvrtc.compilers ? &nvrtc.compiler[0] : NULL;
+}
+
 const trope_nvrtc *trope_nvrtc_at(int i)
 {
-    if (!nvrtc.is_listed)
+    if (i == 0 && !nvrtc.compilers) { /* the process may have loaded one since the last search */
+        while (nvrtc.candidates)
+            free(nvrtc.candidate[--nvrtc.candidates]);
+        nvrtc.tried = 0;
         list_candidates();
+    }
     while (nvrtc.compilers <= i && nvrtc.compilers < MOST_COMPILERS && nvrtc.tried < nvrtc.candidates)
         if (open_candidate(nvrtc.candidate[nvrtc.tried++]))
             nvrtc.compilers++;

@@ -30,6 +30,9 @@ typedef struct trope_nvrtc {
  * which it has loaded CUDA's other libraries, such as torch's; the loader's; the toolkit's. The caller holds a lock. */
 const trope_nvrtc *trope_nvrtc_at(int i);
 
+/* Returns compiler 0 if it has been opened, otherwise NULL. */
+const trope_nvrtc *trope_nvrtc_opened(void);
+
 /* Says why there is no compiler, or no further one. */
 const char *trope_nvrtc_fault(void);
 

@@ -62,11 +62,21 @@ static void later_process_reads(void)
 static void folder_is_made(void)
 {
     struct stat status;
-    setenv("TROPE_CACHE", below("not/yet/there"), 1);
+    setenv("TROPE_CACHE", below("there"), 1);
     CHECK(strstr(description(), "(empty)"));
     in_child(compiles);
-    CHECK(!stat(below("not/yet/there"), &status) && (status.st_mode & 07777) == 0700);
+    CHECK(!stat(below("there"), &status) && (status.st_mode & 07777) == 0700);
     in_child(reads);
+}
+
+/* Other users may share the folders above it, so they do not get its mode. */
+static void folders_above_it_are_not_made(void)
+{
+    struct stat status;
+    setenv("TROPE_CACHE", below("not/there"), 1);
+    in_child(compiles);
+    in_child(compiles);
+    CHECK(stat(below("not"), &status));
 }
 
 static void folder_is_below_home(void)
@@ -308,7 +318,7 @@ static void preparing_says_what_is_wrong(void)
     const trope_jit_request request = request_of(&key);
     setenv("TROPE_CACHE", "/dev/null", 1);
     CHECK(trope_jit_prepare("trope_prepare", &request, 90) == TROPE_ERROR_UNSUPPORTED);
-    CHECK_MESSAGE(strstr(trope_last_error(), "trope_prepare: the kernel cannot be compiled for sm_90: the cache cannot be "
+    CHECK_MESSAGE(strstr(trope_last_error(), "trope_prepare: No kernel can be compiled for sm_90: the cache cannot be "
                                              "written: none (/dev/null: Not a directory)"),
                   "%s", trope_last_error());
     setenv("TROPE_CACHE", below("cache"), 1);
@@ -390,6 +400,7 @@ int main(void)
 {
     RUN(later_process_reads);
     RUN(folder_is_made);
+    RUN(folders_above_it_are_not_made);
     RUN(folder_is_below_home);
     RUN(tested_version_needs_no_compiler);
     RUN(every_damaged_bit_is_seen);

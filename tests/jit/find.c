@@ -130,6 +130,7 @@ static void next_compiler_is_tried_if_the_driver_refuses(void)
 {
     const jit_key key = make_key(1);
     use_loaded_and_toolkit();
+    setenv("TROPE_JIT", "require", 1); /* the next compiler is of a version that is not tested */
     refused_version = 13000;
     EXPECT_KERNEL(&key, 0, 12030);
     CHECK(count_files("sm_") == 1);
@@ -140,8 +141,42 @@ static void refused_file_is_compiled_anew(void)
     const jit_key key = make_key(1);
     use_loaded_and_toolkit();
     in_child(loaded_compiler_comes_first);
+    setenv("TROPE_JIT", "require", 1);
     refused_version = 13000;
     EXPECT_KERNEL(&key, 0, 12030);
+}
+
+/* Copies a fake library to a path below the folder of the case. */
+static void copy(const char *name, const char *to)
+{
+    char command[16384];
+    snprintf(command, sizeof command, "mkdir -p \"$(dirname '%s')\" && cp '%s' '%s'", below(to), fake(name), below(to));
+    CHECK(!system(command));
+}
+
+static void version_that_is_not_tested_is_used_on_demand(void)
+{
+    const jit_key key = make_key(1);
+    unsetenv("TROPE_NVRTC");
+    refused_version = 13000; /* of the machine's own, if it has one */
+    CHECK(dlopen(fake("other"), RTLD_LAZY | RTLD_LOCAL));
+    EXPECT_KERNEL(&key, 0, 0);
+    CHECK_MESSAGE(strstr(description(), "NVRTC 12.3 has not been tested with trope"), "%s", description());
+}
+
+/* PyTorch may load its compiler after trope has searched. */
+static void compiler_that_is_loaded_later_is_found(void)
+{
+    const jit_key first = make_key(1), second = make_key(2);
+    setenv("TROPE_NVRTC", below("no_such_compiler.so"), 1);
+    EXPECT_KERNEL(&first, 0, 0);
+    copy("current", "no_such_compiler.so");
+    EXPECT_KERNEL(&second, 0, 13000);
+}
+
+static void description_opens_no_compiler(void)
+{
+    CHECK_MESSAGE(strstr(description(), "jit compiler: not opened yet"), "%s", description());
 }
 
 static void named_compiler_is_the_only_one(void)
@@ -156,19 +191,12 @@ static void named_compiler_is_the_only_one(void)
     EXPECT_COUNTS(2, 0);
 }
 
-/* Copies a fake library to a path below the folder of the case. */
-static void copy(const char *name, const char *to)
-{
-    char command[16384];
-    snprintf(command, sizeof command, "mkdir -p \"$(dirname '%s')\" && cp '%s' '%s'", below(to), fake(name), below(to));
-    CHECK(!system(command));
-}
-
 /* The libraries of NVIDIA's wheels, of which torch has loaded the runtime but not the compiler. */
 static void use_wheel(const char *compiler)
 {
     const jit_key key = make_key(1);
     unsetenv("TROPE_NVRTC");
+    setenv("TROPE_JIT", "require", 1);
     copy("old", "nvidia/cuda_runtime/lib/libcudart.so.12"); /* any library */
     copy("other", compiler);
     CHECK(dlopen(below("nvidia/cuda_runtime/lib/libcudart.so.12"), RTLD_LAZY | RTLD_LOCAL));
@@ -322,6 +350,9 @@ int main(void)
     RUN(compiler_of_the_next_wheel_is_found);
     RUN(next_compiler_is_tried_if_the_driver_refuses);
     RUN(refused_file_is_compiled_anew);
+    RUN(version_that_is_not_tested_is_used_on_demand);
+    RUN(compiler_that_is_loaded_later_is_found);
+    RUN(description_opens_no_compiler);
     RUN(named_compiler_is_the_only_one);
     RUN(devices_of_one_architecture_share_kernels);
     RUN(threads_compile_a_new_kernel_once);

@@ -90,7 +90,7 @@ template <class CALL> __device__ __forceinline__ item_offsets rest_offsets(const
 template <class CALL> struct call_item {
     typedef vector_pair<CALL::DTYPE> data;
     uint32_t in_head;
-    bool is_there, rotates, has_second;
+    bool is_there, rotates, has_second, in_place;
     item_offsets from, to; /* in a head of src, and of dst */
     const char *src;
     char *dst;
@@ -106,26 +106,19 @@ template <class CALL> struct call_item {
         in_head = of_operand(call, item, [&](int i) { return number(i) % items_of_head(call, i); });
         rotates =
             of_operand(call, item, [&](int i) { return rest_vectors(call, i) == 0 || in_head < window_items(call, i); });
-        const auto offsets = [&](bool interleaved) {
-            item_offsets o;
-            o.first = of_operand(call, item, [&](int i) {
-                return (in_head < window_items(call, i) || rest_vectors(call, i) == 0
-                            ? window_offsets(call, i, in_head, interleaved)
-                            : rest_offsets(call, i, in_head - window_items(call, i)))
-                           .first *
-                       (int32_t)sizeof(typename data::element);
-            });
-            o.second = of_operand(call, item, [&](int i) {
-                return (in_head < window_items(call, i) || rest_vectors(call, i) == 0
-                            ? window_offsets(call, i, in_head, interleaved)
-                            : rest_offsets(call, i, in_head - window_items(call, i)))
-                           .second *
-                       (int32_t)sizeof(typename data::element);
-            });
-            return o;
+        const auto offsets_of = [&](int i, bool interleaved) {
+            return in_head < window_items(call, i) || rest_vectors(call, i) == 0
+                       ? window_offsets(call, i, in_head, interleaved)
+                       : rest_offsets(call, i, in_head - window_items(call, i));
+        };
+        const auto offsets = [&](bool interleaved) -> item_offsets {
+            constexpr int32_t BYTES = sizeof(typename data::element);
+            return {of_operand(call, item, [&](int i) { return offsets_of(i, interleaved).first * BYTES; }),
+                    of_operand(call, item, [&](int i) { return offsets_of(i, interleaved).second * BYTES; })};
         };
         has_second = of_operand(
             call, item, [&](int i) { return rest_vectors(call, i) % 2 == 0 || in_head + 1 < items_of_head(call, i); });
+        in_place = of_operand(call, item, [&](int i) { return call.in_place(i) != 0; });
         from = offsets(call.interleaved_src());
         to = offsets(call.interleaved_dst());
         const auto address = [&](auto tensor, auto head_stride, auto group_stride) {
@@ -492,7 +485,7 @@ struct two_coefficients {
 };
 
 /* NATIVE in f16 and bf16 rounds every operation to the dtype, so it may use the instructions for two elements at once: a
- * product of two elements is exact in fp32, and a sum that is rounded to fp32 first has the same bits (fp32 has at least
+ * product of two elements is exact in fp32 (or so small that both become 0), and a sum that is rounded to fp32 first has the same bits (fp32 has at least
  * 2 p + 2 digits: S. Figueroa, "When is double rounding innocuous?", ACM SIGNUM Newsletter 30(3), 1995). */
 template <int DTYPE> __device__ __forceinline__ uint32_t multiply_two(uint32_t a, uint32_t b)
 {
@@ -562,7 +555,7 @@ template <class CALL> __device__ __forceinline__ void finish_item(const CALL &ca
     if (fills)
         item->v.fill(action == TROPE_TOKEN_ZERO ? (typename call_item<CALL>::data::element)0
                                                 : from_real<CALL::DTYPE>((float)NAN));
-    else if (call_item<CALL>::all_in_place(call))
+    else if (item->in_place)
         return;
     item->store(item->rotates && !fills ? item->from : item->to); /* copied elements keep their places in a head */
 }

@@ -4,8 +4,8 @@
  *     call.rounding(), call.head_dim(i)   a constant of the call, or of operand i; i must be known when the loop is unrolled
  *     call.values                         pointers, tokens, outer strides, boundaries, ranks, scales
  *
- * A kernel that is compiled for the call has the constants as numbers in its program. A kernel that is compiled ahead of
- * time reads them from its parameter. */
+ * A kernel that is compiled for the call has the constants as numbers in its program. The host's planner and the emulation of
+ * CUDA read them from memory (generic_call). */
 #ifndef TROPE_FWD_CUDA_CALL_CUH
 #define TROPE_FWD_CUDA_CALL_CUH
 
@@ -120,7 +120,8 @@ template <int PAIRS> struct alignas(64) call_steps {
     uint64_t of[PAIRS];
 };
 
-/* A call whose constants are in memory. */
+/* A call whose constants are in memory. ROOM is for operands, AXIS_WORDS for axis_bits, and MADE is the largest number of
+ * coefficients that a thread makes; a program has the numbers of its call. */
 template <int OF_DTYPE> struct generic_call {
     static constexpr int DTYPE = OF_DTYPE, ROOM = CALL_OPERANDS, AXIS_WORDS = CALL_PAIRS / 16, MADE = 4;
     const call_values &values;

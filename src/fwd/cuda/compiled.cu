@@ -28,10 +28,7 @@ struct program_text {
 
     void add_constant(const char *name, int32_t value)
     {
-        if (value == INT32_MIN)
-            add("    static __device__ __forceinline__ constexpr int32_t %s() { return INT32_MIN; }\n", name);
-        else
-            add("    static __device__ __forceinline__ constexpr int32_t %s() { return %d; }\n", name, value);
+        add("    static __device__ __forceinline__ constexpr int32_t %s() { return %d; }\n", name, value);
     }
 
     /* Adds a function of an index. Its values are selected by comparisons, because an indexed array would be in memory. */

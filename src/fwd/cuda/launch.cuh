@@ -65,8 +65,11 @@ static inline position_kind kind_of_positions(const trope_plan &plan)
     return s.ids || s.starts ? POSITIONS_READ : is_short ? POSITIONS_GENERIC : POSITIONS_FROM_TOKENS;
 }
 
-static inline token_positions plan_positions(const trope_position_source &s)
+/* (Start positions are in device memory, and a kernel adds them.) */
+static inline token_positions plan_positions(const trope_position_source &of)
 {
+    trope_position_source s = of;
+    s.starts = NULL;
     const int64_t half = s.tokens / 2, first = trope_dense_position(&s, 0);
     token_positions p;
     p.step = (uint32_t)s.cp.step;

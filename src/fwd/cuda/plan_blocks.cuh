@@ -212,14 +212,6 @@ static inline block_form form_of(const trope_plan &plan, bool vectors)
 
 /* ---- blocks ---- */
 
-static inline double elements_of_token(const trope_plan &plan)
-{
-    double elements = 0;
-    for (int i = 0; i < plan.operand_count; i++)
-        elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
-    return elements;
-}
-
 /* Returns the number of rotating heads of a token. */
 static inline int64_t rotating_heads(const trope_plan &plan)
 {

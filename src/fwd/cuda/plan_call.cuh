@@ -22,6 +22,7 @@ struct planned_call {
 #define NEAR_SLICE        80 /* the same if the tokens of a head are neighbours in memory, which a block then takes together */
 #define NEAR_CALL_TOKENS  4
 #define MOST_MADE         4 /* coefficients of a thread */
+static_assert(generic_call<TROPE_F32>::MADE == MOST_MADE, "the emulation runs all of them");
 
 template <class CALL> static inline uint32_t items_of_token(const CALL &call)
 {
@@ -29,7 +30,7 @@ template <class CALL> static inline uint32_t items_of_token(const CALL &call)
 }
 
 /* Sets a stride of a tensor that may be a constant: it is a value if it depends on the number of tokens, so if it is
- * larger than the distance of two tokens. */
+ * larger than the distance of two tokens. (The stride of a single token is 0, so its strides are values.) */
 static inline void set_stride(int64_t stride, int64_t token, int32_t *constant, int32_t *value)
 {
     const bool is_value = magnitude(stride) > magnitude(token);
@@ -95,7 +96,6 @@ static inline void describe_positions(const trope_plan &plan, position_kind kind
     v->count = s.count;
     v->sequence_tokens = s.tokens;
     v->cp = s.cp;
-    v->status = plan.status;
 }
 
 static inline void describe_angles(const trope_plan &plan, planned_call *of)
@@ -106,7 +106,6 @@ static inline void describe_angles(const trope_plan &plan, planned_call *of)
     c->angles = a.source;
     v->cosine_scale = (float)plan.cosine_scale;
     v->sine_scale = (float)plan.sine_scale;
-    c->unit_scale = v->cosine_scale == 1 && (v->sine_scale == 1 || v->sine_scale == -1);
     if (a.source == TROPE_ANGLES_PHASE) {
         memcpy(of->steps.of, plan.step, (size_t)plan.pairs * sizeof *plan.step);
         return;
@@ -188,10 +187,14 @@ template <class CALL> static inline bool cut_call(const trope_plan &plan, const 
 #define LITTLE_BYTES 12e6
 
 /* Returns whether the kernels that are made ahead of time are faster, as measured on an H200: with packed sequences and
- * phase steps, and in calls that move little, except with positions from tokens and phase steps. */
+ * phase steps; in calls that move little, except with positions from tokens and phase steps; and if threads would load
+ * elements only because padding is filled in place. */
 template <class CALL> static inline bool library_is_faster(const CALL &call)
 {
     const double moved = (double)call.values.tokens * items_of_token(call) * 64; /* an item is 32 bytes, read and written */
+    for (int i = 0; i < call.operands(); i++)
+        if (call.in_place(i) && rest_vectors(call, i))
+            return true;
     return call.angles() == TROPE_ANGLES_PHASE
                ? call.positions() == CALL_SEARCHED || (call.positions() == CALL_READ && moved < LITTLE_BYTES)
                : moved < LITTLE_BYTES;
@@ -210,9 +213,10 @@ template <int DTYPE> static inline bool describe_call_of(const trope_plan &plan,
         if (plan.operands[i].accumulate || plan.operands[i].summed_heads || plan.operands[i].norm.is_given)
             return false;
     }
-    if (moving == 0 || plan.batch * plan.tokens == 0 || moving > CALL_OPERANDS || rotating == 0 ||
-        plan.pairs > CALL_PAIRS || !can_be_vectors(plan) || kind == POSITIONS_GENERIC ||
-        s.tokens >= INT32_MAX / s.cp.size || plan.angles.dtype == TROPE_F64)
+    if (moving == 0 || plan.batch * plan.tokens == 0 || elements_of_token(plan) > INT32_MAX / 8 ||
+        plan.pairs % VECTOR<generic_call<DTYPE>> || moving > CALL_OPERANDS || rotating == 0 || plan.pairs > CALL_PAIRS ||
+        !can_be_vectors(plan) || kind == POSITIONS_GENERIC || s.tokens >= INT32_MAX / s.cp.size ||
+        plan.angles.dtype == TROPE_F64)
         return false;
     call_constants *const c = &of->constants;
     c->dtype = plan.dtype;
@@ -234,6 +238,8 @@ template <int DTYPE> static inline bool describe_call_of(const trope_plan &plan,
         memcpy(c->axis_bits, plan.axis_bits, sizeof c->axis_bits);
     const generic_call<DTYPE> call = {of->values, *c};
     c->coefficients = loads_vectors(plan, call) ? CALL_LOADED : CALL_SHARED;
+    c->unit_scale = c->coefficients == CALL_LOADED && c->rounding == TROPE_ROUND_NATIVE && of->values.cosine_scale == 1 &&
+                    (of->values.sine_scale == 1 || of->values.sine_scale == -1);
     return (all || !library_is_faster(call)) && cut_call(plan, call, of);
 }
 
@@ -247,7 +253,8 @@ static inline bool describe_call(const trope_plan &plan, bool all, planned_call 
 }
 
 /* Returns how many blocks a multiprocessor should hold, which limits the registers of a thread: to 32 in most calls, to 48
- * where that is faster, and to 64 where a thread loads coefficients in fp32. */
+ * where that is faster, and to 64 where a thread loads coefficients in fp32. (These are the numbers for the 2048 threads of
+ * compute capability 8.0 and 9.0. The compiler ignores what a smaller multiprocessor cannot hold.) */
 static inline uint32_t blocks_of_multiprocessor(const call_constants &c)
 {
     const uint32_t threads = (uint32_t)quotient_up(c.items_of_block * c.tokens_of_block, 32) * 32;

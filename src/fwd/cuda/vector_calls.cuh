@@ -60,6 +60,14 @@ static inline bool rearranges_in_place(const trope_plan &plan)
     return in_place && plan.interleaved_src != plan.interleaved_dst;
 }
 
+static inline double elements_of_token(const trope_plan &plan)
+{
+    double elements = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
+    return elements;
+}
+
 /* ---- vectors ---- */
 
 /* Returns whether every head of a tensor consists of whole vectors. */

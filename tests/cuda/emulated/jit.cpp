@@ -54,3 +54,8 @@ void trope_jit_describe(char *text, size_t size)
 {
     snprintf(text, size, "jit: emulated\n");
 }
+
+trope_status trope_jit_check(const char *)
+{
+    return TROPE_OK;
+}
