@@ -577,8 +577,7 @@ TROPE_API const char *trope_last_error_argument(void);
 /* trope_version returns "MAJOR.MINOR.PATCH", a static string. trope_info returns lines of the form
  * "name: value" about build and machine: version, backends, instruction sets, threads, devices;
  * with CUDA also the architectures of its code, the driver's version or why there is no device,
- * and the compiler of kernels. Its string is valid until the next call of trope_info on this
- * thread. */
+ * and the compiler. Its string is valid until the next call of trope_info on this thread. */
 TROPE_API const char *trope_version(void);
 TROPE_API const char *trope_info(void);
 
