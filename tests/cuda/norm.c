@@ -106,6 +106,8 @@ static const norm_case cases[] = {
      BF16, .bare = 3},
     {"elements-norm-gradient", {"dx, heads of 23", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), BACKWARD},
      F32, .per_head = 1},
+    {"elements-norm-gradient", {"dx, and a narrower window without a norm", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 64, 42, 0},
+                                {4, 64, 32, 0}), BACKWARD, .angles = TABLES, .columns = TROPE_COLUMNS_HALF, .rows = 37}, F32, .bare = 2},
     {"norm-after-from-tokens-phase", {"after", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16, .after = 1,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm-after-from-tokens-phase", {"after, a window", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 256, 64, 0})}, F32, .after = 1},

@@ -37,12 +37,22 @@ static void write_program(const char *folder, const trope_jit_request *request)
     free(program);
 }
 
+/* A host reads vectors at any address, and a GPU does not. */
+static void require_whole_vectors(const call_constants &c)
+{
+    if (c.pairs % (c.dtype == TROPE_F32 ? 4 : 8) == 0)
+        return;
+    fprintf(stderr, "a program has %d pairs, which are not whole vectors\n", (int)c.pairs);
+    exit(1);
+}
+
 trope_status trope_jit_find(const char *, const trope_jit_request *request, int, const trope_jit_kernel **kernel)
 {
     static const trope_jit_kernel kernels[] = {{(const void *)rotate_call<TROPE_F32>, 13000, 1, NULL},
                                                {(const void *)rotate_call<TROPE_F16>, 13000, 1, NULL},
                                                {(const void *)rotate_call<TROPE_BF16>, 13000, 1, NULL}};
     const int32_t dtype = ((const call_constants *)request->key)->dtype;
+    require_whole_vectors(*(const call_constants *)request->key);
     const char *const folder = getenv("TROPE_EMULATED_PROGRAMS");
     if (folder)
         write_program(folder, request);
