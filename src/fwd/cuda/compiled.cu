@@ -104,7 +104,8 @@ trope_status trope_cuda_rotate_compiled(const char *function, const trope_plan *
     if (status || !kernel)
         return status;
     *has_run = 1;
-    void *arguments[] = {&call.values, &call.steps, &call.constants};
+    static_assert(CALL_PAIRS <= TROPE_MAX_PAIRS, "the plan has room for as many steps as the parameter");
+    void *arguments[] = {&call.values, plan->step, &call.constants}; /* the last one is for the emulation */
     const cudaError_t error = launch_early(facts_of_device(), kernel, call.blocks, call.threads, call.shared_memory_bytes,
                                            plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);

@@ -240,11 +240,7 @@ static inline uint32_t find_neighbours(const trope_plan &plan, const block_form 
  * neighbours in memory. */
 static inline uint32_t least_tokens(const trope_plan &plan, uint32_t neighbours)
 {
-    const trope_plan_operand &o = plan.operands[0];
-    const int64_t head = std::max(magnitude(o.src_stride[TROPE_DIM_HEAD]), magnitude(o.src_stride[TROPE_DIM_GROUP]));
-    if (neighbours == NEAR_TOKENS)
-        return 32;
-    return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
+    return neighbours == NEAR_TOKENS ? 32 : tokens_are_near(plan) ? 4 : 1;
 }
 
 /* Returns whether the three indices of a thread are an item, a head and a token, because the heads of all segments have

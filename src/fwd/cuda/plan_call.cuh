@@ -11,7 +11,6 @@
 struct planned_call {
     call_constants constants; /* it comes first and has no padding, so it is the key */
     call_values values;
-    call_steps<CALL_PAIRS> steps;
     dim3 blocks, threads;
     size_t shared_memory_bytes;
 };
@@ -106,10 +105,8 @@ static inline void describe_angles(const trope_plan &plan, planned_call *of)
     c->angles = a.source;
     v->cosine_scale = (float)plan.cosine_scale;
     v->sine_scale = (float)plan.sine_scale;
-    if (a.source == TROPE_ANGLES_PHASE) {
-        memcpy(of->steps.of, plan.step, (size_t)plan.pairs * sizeof *plan.step);
+    if (a.source == TROPE_ANGLES_PHASE)
         return;
-    }
     const int64_t entry = a.dtype == TROPE_F32 ? 4 : 2;
     c->table_dtype = a.dtype;
     c->per_element = a.per_element;
@@ -147,15 +144,6 @@ static inline void describe_operands(const trope_plan &plan, planned_call *of)
     }
 }
 
-/* Returns whether the tokens of a head are closer to each other than two heads. */
-static inline bool heads_are_far(const trope_plan &plan)
-{
-    const trope_plan_operand &o = plan.operands[0];
-    return o.groups * o.heads_per_group > 1 &&
-           std::max(magnitude(o.src_stride[TROPE_DIM_HEAD]), magnitude(o.src_stride[TROPE_DIM_GROUP])) >
-               magnitude(o.src_stride[inner_dim(plan)]);
-}
-
 /* Cuts the tokens into blocks. The number of tokens of a block is a power of two. Returns false if no block can take the
  * call. */
 template <class CALL> static inline bool cut_call(const trope_plan &plan, const CALL &call, planned_call *of)
@@ -163,7 +151,7 @@ template <class CALL> static inline bool cut_call(const trope_plan &plan, const 
     call_constants *const c = &of->constants;
     const uint32_t total = items_of_token(call), of_head = items_of_head(call, 0),
                    multiprocessors = (uint32_t)std::max(facts_of_device().multiprocessors, 1);
-    const bool near = heads_are_far(plan);
+    const bool near = tokens_are_near(plan);
     const uint32_t most = near ? NEAR_SLICE : total <= MOST_CALL_THREADS ? MOST_CALL_THREADS : CALL_SLICE;
     uint32_t slices = (uint32_t)quotient_up(total, most), items = (uint32_t)quotient_up(total, slices);
     if (slices > 1)

@@ -68,6 +68,20 @@ static inline double elements_of_token(const trope_plan &plan)
     return elements;
 }
 
+static inline int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
+/* Returns whether the tokens of a head are closer to each other in memory than two heads. */
+static inline bool tokens_are_near(const trope_plan &plan)
+{
+    const trope_plan_operand &o = plan.operands[0];
+    return o.groups * o.heads_per_group > 1 &&
+           std::max(magnitude(o.src_stride[TROPE_DIM_HEAD]), magnitude(o.src_stride[TROPE_DIM_GROUP])) >
+               magnitude(o.src_stride[inner_dim(plan)]);
+}
+
 /* ---- vectors ---- */
 
 /* Returns whether every head of a tensor consists of whole vectors. */
@@ -89,11 +103,6 @@ static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_op
 }
 
 /* ---- offsets of 32 bits ---- */
-
-static inline int64_t magnitude(int64_t x)
-{
-    return x < 0 ? -x : x;
-}
 
 /* Returns whether 32 bits can hold the offset of any table entry, in bytes. */
 static inline bool table_is_narrow(const trope_plan &plan)
